@@ -1,5 +1,8 @@
-"""Which data loading loop is fastest for my data on my machine, why, and how far is it from what
-the machine can do?"""
+"""The public Python names of fastloop, which measures and speeds up data loading with PyTorch.
+
+fastloop answers: which data loading loop is fastest for my data on my machine, why, and how far is
+it from the limit of the machine?
+"""
 
 from __future__ import annotations
 
@@ -77,15 +80,15 @@ __all__ = [
 
 
 def __dir__() -> list[str]:
-    """The public names, for completion: none of them is imported before its first use."""
+    """The public names, for completion by editors; listing them imports none of them."""
     return sorted([*__all__, "__version__", "__doc__", "__name__", "__path__", "__file__"])
 
 
 def __getattr__(name: str) -> Any:
-    """Import a public name's module at its first use: `--help` must not pay for importing torch."""
+    """Import the module of a public name at its first use, so that `--help` imports no torch."""
     if name == "__version__":
         return import_module("importlib.metadata").version("fastloop")
-    if name in ("explain", "tune"):  # packages that can be called, so that they shadow no function
+    if name in ("explain", "tune"):  # packages that can be called in place of a function
         return import_module(f"fastloop.{name}")
     if name not in __all__:
         raise AttributeError(f"module 'fastloop' has no attribute {name!r}")

@@ -1,4 +1,7 @@
-"""fastloop <command>; `fastloop run` equals `python -m fastloop.run`."""
+"""The entry point of `fastloop <command>`: run the module of fastloop/cli/ that has the command.
+
+`fastloop run`, and settings without a command, do the same as `python -m fastloop.run`.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,7 @@ from fastloop.processes.command_endings import (
 
 
 def main() -> None:
-    """Run the command that the first argument names, or print help; exits with its status."""
+    """Run the command that the first argument names, or print help; exit with its status."""
     open_standard_streams()
     exit_at_once_on_signals()
     with quiet_on_closed_pipe(), exit_on_system_error():
@@ -44,9 +47,10 @@ def _no_such_command(name: str) -> str:
 
 
 def _allow_imports_from_working_folder() -> None:
-    """Put the working folder first on the path, as `python -m` does and a console script does not.
+    """Put the working folder first on sys.path, so that a job can import the user's modules.
 
-    Child processes inherit the path.
+    `python -m` does so, but the console script `fastloop` does not. Child processes inherit the
+    path.
     """
     folder = str(Path.cwd())
     if not sys.flags.safe_path and folder not in sys.path:

@@ -1,6 +1,6 @@
-"""python -m fastloop.run: compose all combinations, build the jobs, measure, log and compare.
+"""The entry point of `python -m fastloop.run`: measure and compare the jobs of a command line.
 
-Modules are imported once signals are handled.
+Most modules are imported inside the functions, because signals must be handled before the imports.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def main() -> None:
 
 
 def _run_rank() -> None:
-    """Run the command; under torchrun, run this process's part of it."""
+    """Run the command. Under torchrun, rank 0 runs it, and other ranks follow its orders."""
     import signal
 
     from fastloop.processes.parent_death import die_with_parent
@@ -50,7 +50,7 @@ def _run_rank() -> None:
     from fastloop.sweep.followers import dismiss_followers_on_exit
 
     if "TORCHELASTIC_RUN_ID" in os.environ:
-        die_with_parent(signal.SIGTERM)  # otherwise they survive a kill -9 of torchrun
+        die_with_parent(signal.SIGTERM)  # or this process survives a kill -9 of torchrun
     process = torchrun_process()
     if process is None:
         _measure_command()
@@ -62,6 +62,7 @@ def _run_rank() -> None:
 
 
 def _measure_command() -> None:
+    """Compose the jobs of the command line and measure them; exits with the status."""
     from fastloop.config.compose import compose_all, compose_changed
     from fastloop.core.outputs_folder import remove_unused
     from fastloop.processes.signals import exit_if_signalled
@@ -86,6 +87,7 @@ def _measure_command() -> None:
 
 
 def _follow_command(process: TorchrunProcess) -> int:
+    """Execute the commands of rank 0 in another rank; returns the exit status."""
     from fastloop.config.compose import compose_silently
     from fastloop.core.types import SignalExit
     from fastloop.sweep.followers import report_compose_error, run_as_follower
@@ -100,9 +102,10 @@ def _follow_command(process: TorchrunProcess) -> int:
 
 
 def _exit_at_once(status: int) -> None:
-    """Exit without shutting down the interpreter.
+    """Exit with the status, without shutting down the interpreter.
 
-    A thread that waits for the store would abort the process if it returned during the shutdown.
+    A thread that waits for torchrun's key-value store would abort the process if it returned during
+    the shutdown.
     """
     import atexit
 

@@ -1,4 +1,5 @@
-"""How much slower is a step in several of torch's threads while other processes load samples?"""
+"""How much do a step in several of torch's threads, and processes that load samples beside it, slow
+each other down?"""
 
 from __future__ import annotations
 
@@ -102,7 +103,8 @@ def main() -> None:
     seconds = parser.parse_args().seconds
     multiprocessing.set_start_method("spawn")
     numbers = (torch.get_num_threads(), 1)
-    print(f"{'step':12} threads  processes  speed of the step  batches/s of each process")
+    _, (rate, *_) = measure_speeds(lambda: time.sleep(0.01), 1, seconds)
+    print(f"{'step':12} threads  processes  speed of the step  speed of each process")
     for name, make in STEPS.items():
         for threads in numbers:
             torch.set_num_threads(threads)
@@ -112,8 +114,8 @@ def main() -> None:
             alone, _ = measure_speeds(step, 0, seconds)
             for num_readers in (1, 2):
                 speed, made = measure_speeds(step, num_readers, seconds)
-                rates = " ".join(f"{each:.0f}" for each in made)
-                print(f"{name:12} {threads:7}  {num_readers:9}  {speed / alone:17.2f}  {rates}")
+                speeds = " ".join(f"{each / rate:.2f}" for each in made)
+                print(f"{name:12} {threads:7}  {num_readers:9}  {speed / alone:17.2f}  {speeds}")
 
 
 if __name__ == "__main__":

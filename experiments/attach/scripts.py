@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
 
-from fastloop.explain.attach.script_patch import edit_call
+from fastloop.explain.attach.edit_call import edit_call
 from fastloop.explain.change import Change
 
 FOLDER = Path(__file__).parent / "scripts"

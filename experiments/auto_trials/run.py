@@ -108,9 +108,9 @@ def _end_sweeps(logs, last=MOST_ROUNDS):
         of_leader = (first == leader) | (second == leader)
         towards = np.where(first == leader, middles, -middles) > 0
 
-        def judge(share, seen=seen, middles=middles, of_leader=of_leader, towards=towards):
-            is_told = significant_at_look(seen, share) & (np.abs(middles) >= MARGIN)
-            is_equal = equal_pairs(seen, MARGIN, share=share)
+        def judge(look_share, seen=seen, middles=middles, of_leader=of_leader, towards=towards):
+            is_told = significant_at_look(seen, look_share) & (np.abs(middles) >= MARGIN)
+            is_equal = equal_pairs(seen, MARGIN, look_share=look_share)
             slower = is_told & towards
             return is_told, is_equal, slower, (slower | is_equal | ~of_leader).all(axis=-1)
 
@@ -200,8 +200,10 @@ def coverage(count):
             rounds = _end_sweeps(logs)[0]
             held = np.zeros(2)
             for row, ran in zip(logs, rounds, strict=True):
-                for place, share in enumerate((share_of_look(ran), None)):
-                    low, high = stats.log_interval(row[1, :ran] - row[0, :ran], share=share)
+                for place, look_share in enumerate((share_of_look(ran), None)):
+                    low, high = stats.log_interval(
+                        row[1, :ran] - row[0, :ran], look_share=look_share
+                    )
                     held[place] += low <= 0 <= high
             cells = " | ".join(f"{100 * each / count:.1f}" for each in held)
             print(f"| {noise} | {jobs} | {cells} |", flush=True)

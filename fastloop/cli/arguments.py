@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -16,11 +17,11 @@ CONTROL = re.compile("[\x00-\x1f\x7f-\x9f]")
 def parse_settings(
     arguments: Sequence[str], defaults: Mapping[str, str], *, may_be_empty: bool = True
 ) -> dict[str, str]:
-    """Parse the arguments; returns the defaults, updated with them.
+    """Parse the arguments into name -> value, with defaults for settings that are not given.
 
-    may_be_empty: False if empty values are refused, such as the value of an unset variable.
-    Raises UsageError for these, an unknown setting, one that is given twice, and control
-    characters.
+    may_be_empty: False to refuse empty values, such as the value of an unset shell variable.
+    Raises UsageError for a refused empty value, an unknown setting, a setting that is given twice,
+    and control characters.
     """
     settings = dict(defaults)
     given = set[str]()
@@ -44,8 +45,20 @@ def parse_settings(
 
 
 def _expand_home(value: str) -> str:
-    """The value with the home folder in place of a ~ at its beginning, if there is one."""
+    """The value, with ~/ at its beginning replaced by the home folder."""
     # The user may have no home folder.
     with suppress(RuntimeError):
         return str(Path(value).expanduser()) if value.startswith("~/") else value
     return value
+
+
+def parse_percent(text: str) -> float:
+    """Parse the value of `fail_above=`; raises UsageError unless it is finite and at least 0."""
+    try:
+        # float() also accepts the digits of other scripts, which are a typing error here.
+        percent = float(text) if text.isascii() else math.nan
+    except ValueError:
+        percent = math.nan
+    if not 0 <= percent < math.inf:
+        raise UsageError(f"fail_above={text}: allowed: a percentage, 0 or more")
+    return percent

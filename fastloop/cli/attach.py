@@ -62,7 +62,7 @@ if TYPE_CHECKING:
     from fastloop.explain.attach.findings import ScriptFindings
 
 SAMPLED_S = 10.0
-"""Time for which a running process is sampled, unless --seconds says otherwise."""
+"""Time for which the process of --pid is sampled, unless --seconds gives another time."""
 
 
 def main() -> None:
@@ -87,8 +87,8 @@ def main() -> None:
 
 
 def _observe(settings: AttachSettings, arguments: list[str]) -> None:
-    """Run the script, print the findings, and end as it has ended."""
-    # These are imported here, so that --help and a wrong command line are answered at once.
+    """Run the script, print the findings, try changes after --try, and end as the script ended."""
+    # These modules are imported only here. --help and a wrong command line need no wait for them.
     from fastloop.core.machine_counters import read_counters
     from fastloop.explain.attach.early_stop import EarlyStop, ask_for_stop
     from fastloop.explain.attach.effects import ask_for_effects, read_effects, read_files
@@ -99,8 +99,8 @@ def _observe(settings: AttachSettings, arguments: list[str]) -> None:
     records = make_record_folder()
     stack = ExitStack()
     try:
-        # This comes before the script runs: the next time, it may find its own checkpoint and go on
-        # from there.
+        # With --copy, the folder is copied before the first run of the script. Otherwise later runs
+        # might find the checkpoint of this run, and continue from it.
         place = stack.enter_context(open_working_folder(settings.tries)) if settings.tries else None
         files = read_files(Path.cwd()) if settings.tries else {}
         if settings.tries:
@@ -111,7 +111,8 @@ def _observe(settings: AttachSettings, arguments: list[str]) -> None:
         report = partial(_explain, records, arguments, None, before)
         with watch_script(records, report, settings.hang_s) as note_signal:
             status = run_script(arguments, records, note_signal)
-        # While the script runs, it handles signals itself. After it there are files to remove.
+        # While the script runs, signals are for the script. Afterwards this process handles them,
+        # because it has files to remove.
         handle_signals()
         folder, findings = _explain(records, arguments, status, before)
         if settings.tries and place and folder and findings:
@@ -125,8 +126,8 @@ def _observe(settings: AttachSettings, arguments: list[str]) -> None:
 
 
 def _sample_process(pid: int, seconds: float) -> None:
-    """Print the share of a running process's time in next() of DataLoaders. If it is not known,
-    print the reason and exit."""
+    """Print the share of a running process's time in next() of DataLoaders. If the share can't be
+    measured, print the reason and exit with 2."""
     from fastloop.core.types import Unsupported
     from fastloop.explain.attach.running_process import describe_process
 
@@ -140,14 +141,16 @@ def _sample_process(pid: int, seconds: float) -> None:
 def _explain(
     records: Path, arguments: list[str], status: int | None, before: Counters
 ) -> tuple[Path | None, ScriptFindings | None]:
-    """Print the findings from the records. Returns their folder and the findings; None for both if
-    there are none, or if they can't be written, as on a full disk.
+    """Print the findings. Returns (the folder to which they are written, the findings).
 
-    status: exit status of the script; None if it still runs.
+    Both are None if no loop was seen, or if nothing can be written, for example on a full disk.
+    records: the folder of the files that the script's processes have written. status: exit status
+    of the script; None if it still runs. before: the machine's counters before the run.
     """
     from fastloop.core.machine_counters import read_counters
 
-    # This comes before the next imports, because their time is not the script's.
+    # The counters are read before the imports below, because these imports are no work of the
+    # script's.
     after = read_counters()
     from fastloop.core.machine_load import load_between
     from fastloop.explain.attach.explain_script import PAGE, explain_script
@@ -172,8 +175,8 @@ def _explain(
 
 def _unwritable_outputs() -> str:
     """The reason why nothing can be written to the outputs folder; empty if it can."""
-    # This is checked before the script runs, which may take hours. The folder is not made, as other
-    # ranks may check at the same time.
+    # This is checked before the script runs, which may take hours. The folder is not created here,
+    # because other ranks may check at the same time.
     from fastloop.core.outputs_folder import make_trial_file, outputs_folder
 
     folder = outputs_folder()
@@ -186,7 +189,7 @@ def _unwritable_outputs() -> str:
 
 @contextmanager
 def _findings_folder(arguments: list[str]) -> Iterator[Path]:
-    """A new folder, which is removed on any error and if nothing is written to it."""
+    """Make a folder for the findings; remove it on any error, and if nothing is written to it."""
     folder = _make_folder(arguments)
     try:
         yield folder
@@ -204,7 +207,7 @@ def _make_folder(arguments: list[str]) -> Path:
     name = arguments[1] if arguments[0] == "-m" else Path(arguments[0]).stem
     for number in count(1):
         folder = outputs_folder() / "attach" / f"{name}-{number}"
-        # mkdir fails if the number is taken, also by a command that runs at the same time.
+        # mkdir fails if the number is taken, perhaps by a command that runs at the same time.
         try:
             folder.mkdir(parents=True)
         except FileExistsError:

@@ -1,4 +1,4 @@
-"""Parse the flags of `fastloop attach`, which stand in front of the script, into settings."""
+"""Parse the flags of `fastloop attach`, which come before the script, into AttachSettings."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ TRY, YES, COPY, MINUTES = "--try", "--yes", "--copy", "--minutes="
 BATCHES, SECONDS, HANG, PID = "--batches=", "--seconds=", "--hang=", "--pid="
 SWITCHES, NUMBERS = (TRY, YES, COPY), (MINUTES, BATCHES, SECONDS, HANG, PID)
 LEAST_MINUTES = 0.5
-"""Approximate time of the seven runs that one change needs, if each of them imports torch in a
-second and works on the loop for 3 s. With less time, the observed run would be wasted."""
+"""Minimum of --minutes. One change needs seven runs of the script, which take about this time if
+each run imports torch in a second and works on the loop for 3 s. With less time no change could be
+tried, and the observed run before would be wasted."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,13 +34,14 @@ class AttachSettings:
     """Settings of a run in which a script is observed."""
 
     batches: int | None = None
-    """The script ends when its main loop has had this many batches; None: it ends by itself."""
+    """Number of batches of the main loop after which the script is ended; None: no limit."""
     seconds: float | None = None
-    """The script ends after this time; None: it ends by itself."""
+    """Time after which the script is ended, or for which a process is sampled; None: no limit, or
+    the default time."""
     hang_s: float = 30.0
     """Time without any progress after which a loop is reported to hang."""
     pid: int | None = None
-    """A running process, which is sampled; no script runs then."""
+    """A running process to sample instead of running a script; None: a script is run."""
     tries: TrySettings | None = None
     """The settings for trying changes; None: no change is tried."""
     script: tuple[str, ...] = ()
@@ -86,9 +88,9 @@ def _read_words(arguments: list[str]) -> AttachWords:
 
 
 def _suggest_flag(word: str, following: Sequence[str]) -> str:
-    """A guess at the flag that a wrong word means; empty if none is like it.
+    """A hint at the flag that a wrong word probably means; empty if no flag is similar.
 
-    following: the words after it, the first of which may be its number.
+    following: the words after the wrong word. The first may be the flag's number.
     """
     name, _, number = word.partition("=")
     by_name = {each.rstrip("="): each for each in (*SWITCHES, *NUMBERS)}
@@ -104,14 +106,14 @@ def _suggest_flag(word: str, following: Sequence[str]) -> str:
 
 
 def _closest_flag(name: str, flags: Iterable[str]) -> str:
-    """The flag that continues the name, or that it continues; else the most similar one."""
+    """The flag that begins with the name, or with which the name begins; else the most similar."""
     others = [each for each in flags if each != YES]
     if len(name) > len("--"):
         for flag in others:
             if flag.startswith(name) or name.startswith(flag):
                 return flag
     closest = closest_name(name, flags)
-    # --yes lets the script run again without a question, which must not come from a guess.
+    # With --yes the script runs again without a question. A guess must not lead users to that.
     if closest == YES:
         same = len("--t")
         return closest_name(name, [each for each in others if each[:same] == name[:same]])
@@ -136,8 +138,10 @@ def _check_words(words: AttachWords) -> AttachSettings:
 
 
 def _read_try_settings(words: AttachWords) -> TrySettings | None:
-    """Read the settings of --try; None without it. Raises ValueError for flags that need it, and if
-    nobody can be asked."""
+    """Read the settings of --try; None without --try.
+
+    Raises ValueError for flags that need --try, and if there is no terminal on which to ask.
+    """
     if TRY not in words.switches:
         if of_tries := [*words.switches, *({MINUTES} & {*words.numbers})]:
             raise ValueError(f"attach {of_tries[0]}: allowed: together with {TRY}")

@@ -19,7 +19,10 @@ if TYPE_CHECKING:
 
 @contextmanager
 def open_working_folder(settings: TrySettings) -> Iterator[Path]:
-    """Open the working folder, or a copy of it without LEFT_OUT, which is removed at the end."""
+    """Yield the working folder, or with --copy a copy without the folders of LEFT_OUT.
+
+    The copy is removed at the end of the context. Exits with 2 if it can't be made.
+    """
     from fastloop.explain.attach.effects import LEFT_OUT
 
     if not settings.in_copy:
@@ -47,7 +50,12 @@ def try_loop(
     folder: Path,
     place: Path,
 ) -> None:
-    """Try changes of the DataLoader of the loop, and print their savings."""
+    """Try changes of the DataLoader of the loop that waits longest, and print their savings.
+
+    effects: lines about the effects of the observed run, such as files that it wrote. arguments:
+    the script with its arguments. folder: the folder for the results. place: the folder in which
+    the script runs.
+    """
     from fastloop.core.types import Unsupported, UsageError
     from fastloop.explain.attach.changes_to_try import choose_changes
     from fastloop.explain.attach.findings import outside_s
@@ -89,8 +97,11 @@ def try_loop(
 
 
 def find_slowest(findings: ScriptFindings) -> LoopFindings | None:
-    """The loop over a DataLoader that waits longest. If there is none, or if no call of the script
-    makes its DataLoader, prints a line and returns None."""
+    """The loop over a DataLoader that waits longest.
+
+    If no loop is over a DataLoader, or if no call was seen that makes this DataLoader, prints a
+    line and returns None.
+    """
     from fastloop.explain.attach.findings import waiting_s
 
     loops = [each for each in findings.loops if not each.facts.get("is_watched")]
@@ -105,8 +116,8 @@ def find_slowest(findings: ScriptFindings) -> LoopFindings | None:
 
 
 def _print_effects(effects: list[str]) -> None:
-    """Print the changes that the observed run made outside of itself; each further run may repeat
-    them."""
+    """Print the effects of the observed run outside of its processes, such as files that it wrote.
+    Each further run may have the same effects."""
     nothing = "  It did not seem to write or remove files, connect or start programs."
     lines = [f"  The script {line}, and each run may again." for line in effects] or [nothing]
     print("\n".join(lines), file=sys.stderr)

@@ -87,7 +87,7 @@ def main() -> None:
         print(__doc__, end="")
         return
     try:
-        # CI runs a check in a clone of the repository, whose status should stay clean.
+        # CI runs a check in a clone of the repository. Its git status should stay clean.
         with exit_on_system_error(status=CheckStatus.NOT_JUDGED), hide_from_git():
             _run()
     except UsageError as error:
@@ -98,7 +98,7 @@ def main() -> None:
 
 
 def _run() -> None:
-    """Run the kind of check that the command line asks for."""
+    """Check against another version, record a base, or check against the recorded base."""
     _refuse_settings_of_job(sys.argv[1:])
     given = parse_settings(sys.argv[1:], DEFAULTS, may_be_empty=False)
     if given["record"] not in ("true", "false"):
@@ -119,7 +119,10 @@ def _run() -> None:
 
 
 def _refuse_settings_of_job(arguments: Sequence[str]) -> None:
-    """Raise UsageError if there are settings of a job, with the place to which they belong."""
+    """Raise UsageError if the arguments contain settings of a job, which belong elsewhere.
+
+    The message says where: in the file, or inside job=.
+    """
     known = {name.partition(".")[0] for name in overridable_names()} - DEFAULTS.keys()
     words = [each for each in arguments if "=" in each and _first_name(each) in known]
     if not words:
@@ -136,14 +139,13 @@ def _refuse_settings_of_job(arguments: Sequence[str]) -> None:
 
 
 def _first_name(argument: str) -> str:
-    """The name of a setting up to its first dot, without marks of Hydra."""
+    """The name of a setting up to its first dot or @, without Hydra's + and ~ before it."""
     return re.split(r"[.@=]", argument.lstrip("+~"), maxsplit=1)[0]
 
 
 def _refuse_without_job(given: dict[str, str], path: Path) -> None:
     """Raise UsageError if nothing names a job: no job=, and no file of the usual name."""
-    # If the command line names a file that is missing, that is a typing error, and reading the file
-    # reports it.
+    # If the command line names another file, the file is read later, and reported if it is missing.
     if given["job"] or given["file"] != DEFAULTS["file"] or path.is_file():
         return
     example = '"dataset=digits loader=raw"'
@@ -154,7 +156,10 @@ def _refuse_without_job(given: dict[str, str], path: Path) -> None:
 
 
 def _check_versions(given: dict[str, str], path: Path) -> CheckStatus:
-    """Compare two versions, and return the status of the outcome."""
+    """Compare the version of against= with the present one, and return the exit status.
+
+    given: the settings of the command line. path: fastloop.yaml, which may be missing with job=.
+    """
     if given["record"] == "true":
         raise UsageError(
             "record=true with against=: allowed: one of them, because against= records no base"
@@ -189,7 +194,7 @@ def _record(settings: CheckSettings, base: Path) -> None:
 
 
 def _check(settings: CheckSettings, base: Results) -> CheckVerdict:
-    """Check the job; a regression counts only if it is measured twice in a row."""
+    """Compare the job with the base; a job counts as slower only if it is so twice in a row."""
     # The environment is compared before anything is measured, which may take minutes.
     if checked := check_conditions(_here(base), settings.allow):
         return checked
@@ -198,8 +203,8 @@ def _check(settings: CheckSettings, base: Results) -> CheckVerdict:
         return first
     print("\n".join((*first.lines, "measuring once more, as a busy minute may have caused it")))
     again = _compare(settings, base)
-    # The second measurement is the answer, unless it finds another job slower than the first one
-    # did: then both were noise.
+    # The second measurement is the answer, with one exception: if both find slower jobs, and none
+    # in common, both were noise.
     if first.slower & again.slower or again.status != CheckStatus.SLOWER:
         return again
     lines = (*again.lines, "speed: a different job was slower in each measurement")
@@ -207,7 +212,7 @@ def _check(settings: CheckSettings, base: Results) -> CheckVerdict:
 
 
 def _here(base: Results) -> dict[str, tuple[Result, Result]]:
-    """The base, and itself as if it had been measured in this environment."""
+    """Name -> (the result of the base, the same result with the environment of this machine)."""
     from fastloop.core.machine import describe_machine
 
     here = describe_machine()
@@ -223,8 +228,8 @@ def _compare(settings: CheckSettings, base: Results) -> CheckVerdict:
 
 
 def _measure(settings: CheckSettings) -> Results:
-    """Measure the job, and return the results by name; exits if nothing could be measured, after
-    the command has printed the reason."""
+    """Measure the job, and return name -> result. Exits if there is no result; `measure` has then
+    printed the reason."""
     from fastloop.sweep.measure import measure
 
     requests = _compose(settings)
@@ -247,7 +252,7 @@ def _compose(settings: CheckSettings) -> list[JobRequest]:
             requests = compose_all(refuse_launcher("check"))
     except SignalExit:
         raise
-    # Composing has printed the reason, but its exit status would mean a slower job.
+    # `compose_all` has printed the reason. Its exit status 1 would mean a slower job here.
     except SystemExit:
         sys.exit(CheckStatus.NOT_JUDGED)
     if not requests or requests[0].is_done:

@@ -1,5 +1,7 @@
-"""Compare two versions of the user's modules, a package or fastloop, for `fastloop check
-against=`."""
+"""Compare two versions for `fastloop check against=`.
+
+They may be versions of the user's modules, of a package, or of fastloop.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +13,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from fastloop.cli.arguments import parse_percent
 from fastloop.config.check_files import withheld_environment
 from fastloop.config.compose import compose_requirements
 from fastloop.core.atomic_files import remove, write_text
@@ -24,15 +27,15 @@ if TYPE_CHECKING:
     from fastloop.sweep.version_source import VersionSource
 
 DEFAULTS = {"against": "", "package": "", "seconds": "540", "fail_above": "", "markdown": ""}
-"""Settings of a check of two versions."""
+"""Settings that have an effect only with against=, with their defaults."""
 FAIL_ABOVE = 2.0
-"""Allowed regression in percent, if neither the file nor the command line has one. Smaller
-differences are not a reason to prefer a version."""
+"""Allowed regression in percent, if neither the file nor the command line sets `fail_above`.
+Smaller differences are not a reason to prefer a version."""
 FOLDER = "check"
-"""Folder below the outputs folder of the results of both versions."""
+"""Name of the folder for the results of both versions, in the outputs folder."""
 IMPORTED_LATER = ("fastloop.sweep.version_source", "fastloop.sweep.machine_lock")
-"""Modules that are imported before the command handles signals, so that a signal ends it at
-once."""
+"""Modules that `check_versions` imports before it handles signals. During these imports, a signal
+therefore ends the command at once."""
 
 
 def check_versions(
@@ -41,14 +44,13 @@ def check_versions(
     """Compare the version that `against=` names with the present one, print the answer, and return
     the exit status.
 
-    given: the settings of DEFAULTS by name. arguments: of `fastloop run`. allowed_percent: the
-    allowed regression of the file; None if it has none. Raises UsageError if one of the versions
-    can't be measured.
+    given: the settings of DEFAULTS by name. arguments: the job, as arguments of `fastloop run`.
+    allowed_percent: `fail_above` of fastloop.yaml; None if it is not set there. Raises UsageError
+    if one of the versions can't be measured.
     """
     for name in IMPORTED_LATER:
         import_module(name)
     from fastloop.processes.signals import handle_signals
-    from fastloop.reporting.comparison import parse_percent
     from fastloop.reporting.version_text import describe_versions, versions_markdown
     from fastloop.sweep.machine_lock import lock_machine
     from fastloop.sweep.version_source import find_source, with_requirements
@@ -77,7 +79,11 @@ def check_versions(
 def _measure(
     source: VersionSource, arguments: Sequence[str], fail_above: float, seconds: float
 ) -> VersionOutcome:
-    """Measure both versions; removes the results of an interrupted comparison."""
+    """Measure both versions, and return the outcome.
+
+    fail_above: allowed regression in percent. seconds: time limit. If the comparison is
+    interrupted, its results are removed.
+    """
     from fastloop.reporting.header import load_lines
     from fastloop.reporting.version_text import VersionOutcome
     from fastloop.sweep.compare_versions import compare_versions
@@ -126,7 +132,7 @@ def _parse_seconds(text: str) -> float:
 
 
 def _check_markdown(text: str) -> Path | None:
-    """Return the path of the Markdown; None without one. Raises UsageError if it is impossible."""
+    """The path of markdown=; None if it is empty. Raises UsageError if it can't be written."""
     path = Path(text)
     if text and (path.is_dir() or not path.absolute().parent.is_dir()):
         raise UsageError(f"markdown={text}: allowed: the path of a file in a folder that exists")

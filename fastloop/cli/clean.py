@@ -39,15 +39,16 @@ DEFAULTS = {"older_than": "", "yes": "false"}
 ENVIRONMENTS = "environments"
 HOUR_S = 3600
 UNITS = {"h": HOUR_S, "d": 24 * HOUR_S, "w": 7 * 24 * HOUR_S}
+"""Unit of an age on the command line -> seconds."""
 MIB = 2**20
 MADE_DATA = re.compile(
     r"\.?((mydataset|texts)-.+\.npz|photos-\d+-\d+x\d+|tokens-\d+\.bin|FashionMNIST)(\.lock)?"
 )
-"""Names in data/ of generated or downloaded data, and of their locks. The default folders of
-image_folder and csv_images are there, too; their files are the user's own."""
+"""Names in data/ of generated or downloaded data, and of their locks. The default folders of the
+datasets image_folder and csv_images are in data/, too, but their files are the user's own."""
 MADE_TIME = re.compile(r"\d\d-\d\d-\d\d-\d{6}")
-"""Name of a sweep's folder. Other programs with Hydra write to outputs/ too, but without the
-microseconds."""
+"""Name of a sweep's folder: the time with microseconds. Other programs with Hydra write to outputs/
+too, but their names have no microseconds."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,7 +88,7 @@ def _check_kinds(kinds: Sequence[str]) -> list[str]:
 
 
 def _parse_age(text: str) -> float:
-    """Parse the age, in seconds; 0 if there is none."""
+    """Parse an age such as 30d; returns seconds, 0 for empty text. Raises UsageError."""
     match = re.fullmatch(r"(\d+(?:\.\d+)?)([hdw])", text)
     if text and not match:
         raise UsageError(f"older_than={text}: allowed: a time such as 12h, 30d or 8w")
@@ -95,7 +96,10 @@ def _parse_age(text: str) -> float:
 
 
 def _clean(kinds: Sequence[str], age_s: float, yes: str) -> None:
-    """Print the content of the outputs folder and, with yes=true, remove the named kinds."""
+    """Print the content of the outputs folder and, with yes=true, remove the named kinds.
+
+    kinds: keys of KINDS; empty: all are printed. age_s: least age of an item in seconds.
+    """
     if yes not in ("true", "false"):
         raise UsageError(f"yes={yes}: allowed: true, false")
     if yes == "true" and not kinds:
@@ -115,12 +119,13 @@ def _clean(kinds: Sequence[str], age_s: float, yes: str) -> None:
 
 
 def _remove(items: Sequence[Item]) -> None:
-    """Remove the items, while no other fastloop measures or prepares on this machine."""
+    """Remove the items, under the lock that keeps other commands from measuring or preparing."""
     from fastloop.sweep.machine_lock import lock_machine
 
     with lock_machine(wait=False), _keep_environments(items):
         for item in items:
-            # A report may have been removed with its sweep; exists() is False for a broken link.
+            # The item may be a report that was removed with its sweep. is_symlink() is needed
+            # because exists() is False for a broken link.
             if item.path.exists() or item.path.is_symlink():
                 remove(item.path)
         for folder in {item.path.parent for item in items} - {outputs_folder()}:
@@ -145,7 +150,7 @@ def _keep_environments(items: Sequence[Item]) -> Iterator[None]:
 
 
 def _refuse_environments() -> None:
-    """Raise the UsageError for environments while another command creates one."""
+    """Raise UsageError, because another command creates an environment."""
     raise UsageError(
         f"clean {ENVIRONMENTS}: another fastloop creates an environment; nothing was removed; "
         "try again when it has ended"
@@ -184,8 +189,8 @@ def _items(kind: str) -> list[Item]:
 
 
 def describe_item(path: Path, now_s: float) -> Item:
-    """Size and age of a file or folder; of a link, not of its target."""
-    # os.walk goes on if a folder is removed meanwhile, which rglob does not.
+    """Size and age of a file or folder. For a link, they are the link's own, not its target's."""
+    # os.walk continues if a folder is removed meanwhile; rglob would raise an error.
     below = [] if path.is_symlink() else os.walk(path)
     files = [Path(top, name) for top, folders, names in below for name in (*folders, *names)]
     states = [state for each in (path, *files) if (state := _state_of(each))]
@@ -223,7 +228,7 @@ def _results(_: Path) -> list[Path]:
 
 
 def _is_own(folder: Path) -> bool:
-    """True for a sweep's folder; with a name from hydra.sweep.dir only if it has results."""
+    """True for a folder of one of fastloop's sweeps: it has the default name, or a result in it."""
     return bool(MADE_TIME.fullmatch(folder.name)) or any(folder.glob("*/result.json"))
 
 

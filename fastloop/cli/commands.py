@@ -17,7 +17,7 @@ COMMANDS = {
     "ui": "start MLflow's web pages for the results in the outputs folder",
     "clean": "show the contents of the outputs folder, and remove parts of it",
 }
-"""Purpose of each command."""
+"""Name of a command -> its purpose, for --help."""
 LINES = "\n".join(f"  {name:<9}{purpose}" for name, purpose in COMMANDS.items())
 HELP = f"""\
 usage: fastloop <command> [arguments]

@@ -22,30 +22,32 @@ from collections.abc import Sequence
 from pathlib import Path
 from textwrap import fill
 
-from fastloop.cli.arguments import parse_settings
+from fastloop.cli.arguments import parse_percent, parse_settings
 from fastloop.core.outputs_folder import outputs_folder, sweep_folders
 from fastloop.core.result import Result
 from fastloop.core.result_io import RESULT_FILE, load_results
 from fastloop.core.types import UsageError
 from fastloop.processes.command_endings import exit_on_system_error
 from fastloop.reporting.comparison import (
-    DEFAULTS,
+    CONDITIONS,
     Pairs,
     check_comparable,
-    comparison_answer,
     find_changes,
-    format_changes,
     no_longer_finishes,
+)
+from fastloop.reporting.comparison_text import (
+    comparison_answer,
+    format_changes,
     other_differences,
-    parse_allow,
-    parse_percent,
 )
 from fastloop.reporting.header import load_lines
 
+DEFAULTS = {"base": "", "new": "", "fail_above": "5", "allow": ""}
+"""Settings of the command."""
 FOLDERS = ("base", "new")
 
 
-# Other commands exit with 1 on an error of the system, which means a slower job here.
+# Other commands exit with 1 on an error of the system. Here, 1 means that a job is slower.
 @exit_on_system_error(status=2)
 def main() -> None:
     """Print the comparison; exits with 1 after a regression and with 2 for incomparable sets."""
@@ -58,11 +60,20 @@ def main() -> None:
         settings = _with_folders(settings)
         base, new = _load_set(settings["base"], "base"), _load_set(settings["new"], "new")
         pairs = {name: (base[name], new[name]) for name in base if name in new}
-        check_comparable(pairs, base, new, parse_allow(set(settings["allow"].split(",")) - {""}))
+        check_comparable(pairs, base, new, _parse_allow(set(settings["allow"].split(",")) - {""}))
     except UsageError as error:
         print(error, file=sys.stderr)
         sys.exit(2)
     sys.exit(int(_print_comparison(base, new, pairs, fail_above)))
+
+
+def _parse_allow(names: set[str]) -> set[str]:
+    """Return the names of conditions; raises UsageError for any other name."""
+    if unknown := sorted(names - CONDITIONS.keys()):
+        shown = ",".join(sorted(names))
+        allowed = ",".join(CONDITIONS)
+        raise UsageError(f"allow={shown}: no such difference: {unknown[0]}; allowed: {allowed}")
+    return names
 
 
 def _print_comparison(
@@ -108,16 +119,19 @@ def _with_folders(settings: dict[str, str]) -> dict[str, str]:
 
 
 def _find_folder(text: str) -> str:
-    """The path if it exists in the working folder, else that of the sweep <date>/<time>; the text
-    itself if neither exists."""
+    """The path of the folder that the text names: a path that exists, else a sweep <date>/<time> in
+    the outputs folder. If neither exists, the text itself."""
     in_outputs = outputs_folder() / text
     is_sweep = bool(text) and not Path(text).exists() and in_outputs.is_dir()
     return str(in_outputs) if is_sweep else text
 
 
 def _newest_pair() -> tuple[Path, Path]:
-    """(base, new): the newest sweep with a finished job is `new`, and the newest one before it that
-    shares a job with it is `base`."""
+    """The folders of two sweeps, (base, new).
+
+    `new` is the newest sweep with a finished job. `base` is the newest sweep before it that has a
+    finished job of the same name. Raises UsageError if there are no such sweeps.
+    """
     newest: tuple[Path, set[str]] | None = None
     for folder in reversed(sweep_folders()):
         # This sweep has no result yet.
@@ -134,7 +148,10 @@ def _newest_pair() -> tuple[Path, Path]:
 
 
 def _load_set(folder: str, setting: str) -> dict[str, Result]:
-    """Load the results in the folder by name; raises UsageError if a name occurs twice."""
+    """Load the results in the folder: name -> result. Raises UsageError if a name occurs twice.
+
+    setting: `base` or `new`, for error messages.
+    """
     if not folder:
         raise UsageError(f"{setting}=: it is empty; allowed: a folder with {RESULT_FILE} files")
     by_name: dict[str, Result] = {}

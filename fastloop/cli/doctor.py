@@ -36,13 +36,15 @@ DEFAULTS = {"seconds": "2"}
 MOST_SECONDS = 600.0
 """Longest time for which the machine can be watched."""
 NO_OPTIONS = {"dev", "docs", "ffcv", "programs"}
-"""Extras of the package that are not options; FFCV is built by its own commands."""
+"""Extras of the package that `_optional_libraries` leaves out. They are not options, except ffcv,
+which is listed separately, because it is built by commands of its own."""
 GIB, MIB = 2**30, 2**20
 LITTLE_SHM = 512 * MIB
-"""A smaller /dev/shm gets a hint. Docker gives containers 64 MiB, in which the batches of a few
-workers don't fit."""
+"""Size in bytes. For a smaller /dev/shm a hint is printed. Docker gives containers 64 MiB, which is
+too little for the batches of a few workers."""
 FEW_FILES = 1024
-"""A limit on open files up to this number gets a hint: torch sends a descriptor for each tensor."""
+"""If the limit on open files is at most this number, a hint is printed. Workers of torch's
+DataLoader send a file descriptor for each tensor."""
 WAIT_WORDS = {"cpu": "a core", "io": "the disk", "memory": "memory"}
 """The kernel's name of a resource -> a word for it."""
 
@@ -60,7 +62,7 @@ def main() -> None:
     load = _watch(seconds)
     reason = _holder() or _busy(load)
     print("\n".join(wrap([_answer(load, reason, seconds)])), end="\n\n", flush=True)
-    # These import torch, which takes seconds: the answer has been printed before.
+    # The answer is printed first, because the functions below import torch, which takes seconds.
     rows = [*_hardware(load), *_software(), *_space(), ("environments", _environments())]
     print("\n".join(align(rows)))
     print("\n" + "\n".join(wrap(_libraries())))
@@ -68,8 +70,8 @@ def main() -> None:
 
 
 def _parse_seconds(text: str) -> float:
-    """Parse the seconds to watch; raises UsageError if they are not a number, or less than
-    LEAST_SECONDS."""
+    """Parse the seconds to watch; raises UsageError unless they are a number from LEAST_SECONDS to
+    MOST_SECONDS."""
     try:
         seconds = float(text)
     except ValueError:
@@ -81,15 +83,15 @@ def _parse_seconds(text: str) -> float:
 
 
 def _watch(seconds: float) -> Load:
-    """The load in that time, in which this process does nothing."""
+    """Measure the load by other processes for that time, in which this process only waits."""
     before = read_counters()
-    # The wait is a little longer, because the counters have steps of 0.01 s.
+    # The wait is a little longer, because the system's counters advance in steps of 0.01 s.
     Event().wait(seconds + 0.05)
     return load_between(before, read_counters())
 
 
 def _holder() -> str:
-    """A line about the fastloop that measures at the moment; empty if there is none."""
+    """A line about another fastloop command that is measuring; empty if there is none."""
     from fastloop.sweep.machine_lock import lock_machine
 
     try:
@@ -100,7 +102,10 @@ def _holder() -> str:
 
 
 def _busy(load: Load) -> str:
-    """The processes that keep the machine busy; empty if it is quiet, or unknown."""
+    """A phrase about the processes that keep the machine busy.
+
+    Empty if the machine is quiet, and if the system does not report it.
+    """
     if load.is_quiet is not False:
         return ""
     names = ", ".join(load.busiest)
@@ -112,7 +117,10 @@ def _busy(load: Load) -> str:
 
 
 def _answer(load: Load, reason: str, seconds: float) -> str:
-    """A sentence that says whether the machine is ready."""
+    """A sentence that says whether the machine is ready to measure.
+
+    reason: why it is not; empty if it is. seconds: time for which the load was measured.
+    """
     if reason:
         return f"This machine is not ready to measure: {reason}."
     summary = summarize_loads([load])
@@ -151,7 +159,7 @@ def _software() -> Iterator[tuple[str, str]]:
     from fastloop.fastloader.columns.decoders import INSTALL_JPEG, describe_native_decoder, has_jpeg
     from fastloop.fastloader.load_native_core import has_core
 
-    # CC may have options, and may be set but empty.
+    # The variable CC may contain options after the compiler, or may be empty.
     compiler = shutil.which((os.environ.get("CC", "").split() or ["cc"])[0])
     yield "torch", f"{torch.__version__}, {torch.get_num_threads()} threads"
     yield "C compiler", compiler or "none: apt-get install gcc, for FastLoader's native core"
@@ -182,7 +190,7 @@ def _space() -> Iterator[tuple[str, str]]:
 
 
 def _environments() -> str:
-    """Number, size and requirements of the environments that options have of their own."""
+    """Number, size and requirements of the environments that `fastloop env` has created."""
     from fastloop.cli.clean import describe_item
     from fastloop.core.spans import wall_ms
     from fastloop.processes.environments import list_environments
@@ -217,8 +225,8 @@ def _libraries() -> Iterator[str]:
 
 
 def _optional_libraries() -> dict[str, list[str]]:
-    """The libraries of the package's extras, with the options that need each."""
-    # The names of extras are names of options.
+    """Optional library -> the options that need it, from the extras in fastloop's metadata."""
+    # Each extra has the name of the option that needs it, with - in place of _.
     names: dict[str, list[str]] = {}
     for line in requires("fastloop") or []:
         match = re.match(r"([\w.-]+).*extra == ['\"]([\w-]+)['\"]", line)

@@ -70,13 +70,14 @@ def _line(built: BuiltEnvironment) -> str:
 
 
 def _name_of(request: JobRequest) -> str:
-    """The options of the job that may have requirements."""
+    """The job's options that may have requirements, such as "loader=hdf5", for messages."""
     groups = ("loader", "placement") if request.job.placement_requirements else ("loader",)
     return " ".join(f"{group}={request.choices[group]}" for group in groups)
 
 
 def _create(requests: Sequence[JobRequest]) -> int:
-    """Create each environment that the requests need once; return the exit status."""
+    """Create the environments that the requests need, each once. Returns 1 if pip fails for one,
+    else 0."""
     from fastloop.core.outputs_folder import remove_unused
     from fastloop.core.types import Unsupported
     from fastloop.processes.environments import environment_for, find_or_build

@@ -63,6 +63,7 @@ from fastloop.sweep.request import JobRequest
 EXPLAIN_MODULES = ("fastloop.explain.explain_job", *TRIAL_MODULES)
 """Modules with the functions that the processes of an explanation call."""
 SEVERAL = "explain takes one job; fastloop run -m {} explain=true explains each of a sweep"
+"""Message for a command line that makes several jobs; {} stands for its overrides."""
 
 
 def main() -> None:
@@ -118,7 +119,7 @@ def _explain(requests: Sequence[JobRequest]) -> None:
 
 
 def _check_asked(request: JobRequest) -> None:
-    """Raise UsageError for a change of what_if= that this machine or this job does not support."""
+    """Raise UsageError for a change of what_if= that is invalid, or not supported here."""
     from fastloop.explain.proposed_changes import read_changes
     from fastloop.trial.support import check_support
 
@@ -135,8 +136,10 @@ def _check_asked(request: JobRequest) -> None:
 
 
 def _write_best(best: WhatIf, folder: Path) -> bool:
-    """Write the best change's overrides to a file. Returns False if no file can hold them."""
-    # The file is found by -cd, and Hydra takes only one -cd.
+    """Write the best change's overrides to experiment/best.yaml. Returns False if that is not
+    possible."""
+    # -cd would name the file's folder. Hydra accepts only one -cd, so the file would be useless if
+    # the job needs another one.
     if read_command_line(sys.argv[1:]).config_dir:
         return False
     # The first three words are `python -m fastloop.run`.
@@ -149,7 +152,8 @@ def _write_best(best: WhatIf, folder: Path) -> bool:
 
 
 def _failure_line(failure: Failure, folder: Path) -> str:
-    """The reason, and the path of the stacks in a file if the time limit has ended a pass."""
+    """The reason of the failure. If the time limit has ended a pass, the stacks are written to a
+    file in the folder, and the path of the file is added."""
     reason = plain_reason(failure.reason)
     if failure.kind is not FailureKind.TIMEOUT or not failure.details:
         return reason

@@ -34,7 +34,7 @@ def main() -> None:
 
 
 def _lines(name: str) -> list[str]:
-    """The lines of the list with that name; of all groups if the name is empty."""
+    """The lines of the list with that name, an argument of the command; empty: all groups."""
     if not name:
         return _group_lines()
     if name == SETTINGS:

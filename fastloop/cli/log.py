@@ -50,7 +50,10 @@ def _result_folders(folder: Path) -> list[Path]:
 
 
 def _record(folder: Path) -> str:
-    """Log the result in the folder and return a message about it. Raises UsageError."""
+    """Log the result in the folder to MLflow, unless MLflow has it or it is still measured.
+
+    Returns a message about it. Raises UsageError if logging fails.
+    """
     from fastloop.options.tracker.mlflow import MlflowTracker
 
     result = load_result(folder / RESULT_FILE, "folder")
@@ -58,12 +61,13 @@ def _record(folder: Path) -> str:
     if result.recorded and tracker.holds(result.run_id):
         return "already in the tracker"
     if result.status == "RUNNING":
-        # A command on another machine, or with allow_concurrent=true, goes on beside this one.
+        # A command on another machine, or with allow_concurrent=true, may run beside this one.
         if _is_measured(folder):
             return "still measured, and logged by the command that does so"
         result = replace(result, status="KILLED")
     try:
-        # The run exists from here on: its id is saved before the log, which may fail halfway.
+        # `start` creates MLflow's run. The run's id is saved at once, because logging may fail
+        # halfway.
         result = replace(result, run_id=tracker.start(result))
         save(result, folder)
         tracker.finish(result, folder)
@@ -80,7 +84,8 @@ def _record(folder: Path) -> str:
 def _is_measured(folder: Path) -> bool:
     """True if a command measures the sweep to which the result in the folder belongs."""
     for claimed in (folder, folder.parent):
-        # Only a folder that has a claim is asked: asking leaves nothing, but has to write.
+        # Claiming a folder shows whether another command has claimed it. It writes a file for a
+        # moment, so only folders that have this file are tried.
         if (claimed / CLAIM).exists():
             try:
                 with claim_sweep_folder(claimed):

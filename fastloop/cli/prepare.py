@@ -38,7 +38,7 @@ def main() -> None:
 
 
 def _prepare_all(requests: Sequence[JobRequest]) -> int:
-    """Prepare each dataset and store of the requests once; return the exit status."""
+    """Prepare the datasets and stores of the requests, each once. Returns 1 on failure, else 0."""
     from fastloop.core.types import FailureKind, JobFailed
     from fastloop.sweep.prepare_job import prepare_job
 
@@ -63,7 +63,7 @@ def _prepare_all(requests: Sequence[JobRequest]) -> int:
             # As in a sweep, a missing library is an error only for a single loader.
             if len(requests) == 1 or not is_unsupported:
                 status = 1
-    # If the data can't be read, the libraries of some loaders do not matter yet.
+    # If data can't be read, only that is printed. Missing libraries of loaders matter later.
     for (dataset, reason), loaders in (failed or unsupported).items():
         print(f"{dataset}, loader {', '.join(loaders)}: {reason}", file=sys.stderr)
     return status

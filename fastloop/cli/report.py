@@ -65,7 +65,10 @@ def _open_page(paths: Sequence[Path]) -> None:
 
 
 def _find_results(sweep: str, folder: str) -> tuple[list[Result], Path]:
-    """Find the requested results and their folder, which may not exist for results from MLflow."""
+    """Find the results of a sweep, given by its name or its folder: (results, folder).
+
+    If both are empty, the newest sweep is taken. For results from MLflow, the folder may not exist.
+    """
     if sweep and folder:
         raise UsageError(f"sweep={sweep} folder={folder}: set only one of them")
     if folder:
@@ -79,8 +82,11 @@ def _find_results(sweep: str, folder: str) -> tuple[list[Result], Path]:
 
 
 def newest_results() -> tuple[list[Result], Path]:
-    """The results and the folder of the newest sweep with a finished job, or of the newest sweep if
-    no job has finished. Raises UsageError if there are no results."""
+    """(results, folder) of the newest sweep with a finished job.
+
+    If no sweep has a finished job, those of the newest sweep. Raises UsageError if there are no
+    results.
+    """
     sweeps = [path for path in sweep_folders() if any(path.rglob(RESULT_FILE))]
     if not sweeps:
         raise UsageError(f"no results in {outputs_folder()}; python -m fastloop.run produces some")

@@ -1,4 +1,7 @@
-"""Find the script in a command line, which may begin with `python` or `torchrun`."""
+"""Find the script in a command line that may begin with `python` or `torchrun`.
+
+`fastloop attach` and `fastloop tune --script` run the script.
+"""
 
 from __future__ import annotations
 
@@ -21,16 +24,16 @@ SWITCHES = {
     *("-h", "--help", "--standalone", "-m", "--module", "--no-python", "--run-path"),
     "--virtual-local-rank",
 }
-"""torchrun's options without a value; every other option has its value in the same word or in the
-next."""
+"""torchrun's options without a value. Every other option has a value, in the same word or in the
+next word."""
 MODULE = {"-m", "--module"}
 PROCESSES, NODES = "--nproc-per-node", "--nnodes"
 VARIABLE_OF_OPTION = {PROCESSES: "PET_NPROC_PER_NODE", NODES: "PET_NNODES"}
-"""Variables from which torchrun takes the option if the command does not give it."""
+"""Option of torchrun -> the environment variable that torchrun reads if the option is missing."""
 
 
 def without_python(arguments: list[str]) -> list[str]:
-    """The arguments without a leading `--` or `python`: the script runs in fastloop's Python."""
+    """Remove a leading `--` and `python`, because the script runs in fastloop's own Python."""
     arguments = arguments[1:] if arguments[:1] == ["--"] else arguments
     name = arguments[0] if arguments else ""
     is_python = PYTHON.fullmatch(name) is not None or (
@@ -44,7 +47,7 @@ def _is_this_python(path: str) -> bool:
 
 
 def find_command(arguments: list[str]) -> list[str]:
-    """The arguments, with a command such as torchrun replaced by the path of its Python script."""
+    """Replace a command on the PATH that is a Python script, such as torchrun, by its path."""
     if not arguments or arguments[0].startswith("-") or Path(arguments[0]).exists():
         return arguments
     path = shutil.which(arguments[0])
@@ -57,7 +60,8 @@ def find_command(arguments: list[str]) -> list[str]:
 
 
 def explain_no_script(command: str, arguments: Sequence[str]) -> str:
-    """The reason why [-m] <script> [its arguments] name no script; empty if they do."""
+    """A message that says why the arguments do not begin with a script or -m <module>; empty if
+    they do. command: the fastloop command, for the message."""
     usual = "allowed: [-m] <script> [its arguments]"
     if not arguments:
         return f"{command}: {usual}"
@@ -75,8 +79,8 @@ def explain_no_script(command: str, arguments: Sequence[str]) -> str:
 
 
 def explain_not_python(command: str, name: str) -> str:
-    """The reason why the file of that name is not a Python script; empty if it is one, or a folder
-    with a `__main__.py`."""
+    """A message that says why the file of that name is not a Python script. Empty if it is one, or
+    a folder with a `__main__.py`."""
     path = Path(name) / "__main__.py" if Path(name).is_dir() else Path(name)
     shown = _show(name)
     allowed = "allowed: a Python script, or -m <module>"
@@ -104,12 +108,12 @@ def _show(name: str) -> str:
 
 @dataclass(frozen=True)
 class TorchrunWords:
-    """A torchrun command."""
+    """The parsed words of a torchrun command."""
 
     processes: str
-    """Number of processes of each node, as given: perhaps `gpu`."""
+    """Number of processes for each node, as it is written: a number, or a word such as `gpu`."""
     nodes: str
-    """Number of nodes, as given: perhaps the minimum and maximum, 1:2."""
+    """Number of nodes, as it is written: a number, or a minimum and a maximum such as 1:2."""
     script: list[str]
     """[-m] <script> [its arguments]; empty if there is none."""
 

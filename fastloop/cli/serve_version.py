@@ -1,9 +1,9 @@
-"""Measure the jobs of a version, one trial at a time, in its own process of `fastloop check
-against=`.
+"""Measure the jobs of one version, trial by trial, for `fastloop check against=`.
 
-This file is run by its path: python serve_version.py <descriptor of the connection>
-Its fastloop, and the user's modules, are those of its interpreter and PYTHONPATH. For the messages
-see fastloop/sweep/version_process.py.
+The command runs this file by its path, in a process for each version:
+python serve_version.py <descriptor of the connection>
+The process imports fastloop and the user's modules from its own interpreter and PYTHONPATH, and so
+measures that version. fastloop/sweep/version_process.py describes the messages.
 """
 
 from __future__ import annotations
@@ -26,11 +26,15 @@ if TYPE_CHECKING:
     from fastloop.sweep.run_rounds import RunRound
 
 OFTEN_ADDED = {"tests", "test", "docs", "examples", "benchmarks", "scripts"}
-"""Folders of a project that many wheels hold by mistake. The user's folder may have some, too."""
+"""Folders of a project that many wheels contain by mistake. A user's folder may contain folders of
+the same name, which are no other version of the package."""
 
 
 def serve_version(connection: Connection) -> None:
-    """Measure as the command asks, until it closes the connection."""
+    """Receive the plan, compose the jobs, and run the trials that the command asks for.
+
+    If the version can't be measured, sends a line with the reason instead.
+    """
     from fastloop.processes.parent_death import die_with_parent
     from fastloop.processes.signals import handle_signals_silently
 
@@ -40,8 +44,8 @@ def serve_version(connection: Connection) -> None:
     requests, reason = _compose(plan["words"])
     reason = reason or _find_foreign_module(plan["forbidden_folder"], plan["tree"])
     reason = reason or find_foreign_package(plan["package"], plan["package_version"])
-    # A base without any job leaves nothing to compare. Jobs that only the new version can't run are
-    # the answer, and have rows with their reasons.
+    # If the base can't run any job, there is nothing to compare. If only the new version can't run
+    # a job, that is an answer, and the job's row has the reason.
     if plan["is_base"]:
         reason = reason or explain_no_job(requests)
     if reason:
@@ -51,7 +55,8 @@ def serve_version(connection: Connection) -> None:
 
 
 def _compose(words: Sequence[str]) -> tuple[list[JobRequest], str]:
-    """Compose the jobs of these words; also returns an error message, empty on success."""
+    """Compose the jobs of these arguments of `fastloop run`. Returns (the requests, an error
+    message that is empty on success)."""
     from fastloop.config.check_files import withheld_environment
     from fastloop.config.compose import compose_silently
 
@@ -65,7 +70,7 @@ def _compose(words: Sequence[str]) -> tuple[list[JobRequest], str]:
 
 def explain_no_job(requests: Sequence[JobRequest]) -> str:
     """The reason why none of the jobs can run here, such as a missing environment; else empty."""
-    # A base of an older version has no such function. Its jobs report their reasons once they run.
+    # An older fastloop, as the base, has no such function. Its jobs report reasons when they run.
     try:
         from fastloop.sweep.early_check import reason_against
     except ImportError:
@@ -75,18 +80,18 @@ def explain_no_job(requests: Sequence[JobRequest]) -> str:
 
 
 def _find_foreign_module(forbidden_folder: str, tree: str) -> str:
-    """Find a module that was imported from the other version's folder; returns a line about it, or
-    an empty string.
+    """A line about a module that was imported from the other version's folder; empty without one.
 
-    An editable installation, for example, may lead there.
+    An editable installation, for example, may lead there. forbidden_folder: the other version's
+    folder; empty: there is none. tree: the folder of this version.
     """
     if not forbidden_folder:
         return ""
     for name, module in [*sys.modules.items()]:
-        # Some modules of torch that have no file name a relative path.
+        # Some modules of torch have a relative path in `__file__`, although they have no file.
         path = Path(getattr(module, "__file__", None) or "")
         is_other = path.is_relative_to(forbidden_folder) and not path.is_relative_to(tree)
-        # This file itself belongs to the command, whatever the version.
+        # This file itself always comes from the fastloop of the command, for either version.
         is_other = is_other and name not in ("__main__", "__mp_main__")
         if is_other and "site-packages" not in path.parts:
             return f"{name} is imported from {path} and not from this version"
@@ -94,8 +99,8 @@ def _find_foreign_module(forbidden_folder: str, tree: str) -> str:
 
 
 def find_foreign_package(package: str, package_version: str) -> str:
-    """A line if this process would import another version of the package than the one that its
-    environment has; empty if it would not.
+    """A line that says from where this process would import another version of the package than
+    its environment's; empty if it would not.
 
     package_version: the environment's version; empty: any version is allowed.
     """
@@ -103,7 +108,8 @@ def find_foreign_package(package: str, package_version: str) -> str:
         return ""
     if (found := version(package)) != package_version:
         return f"{package} {found} is imported: PYTHONPATH has it before the version's environment"
-    # A folder that is not an installation, such as a checkout, has modules without a number.
+    # Modules in a folder that is not an installation, such as a checkout, have no version number.
+    # Therefore the path of each module is checked, too.
     for name in _top_modules(package) - OFTEN_ADDED:
         origin = _origin(name)
         if origin and not Path(origin).is_relative_to(sys.prefix):
@@ -113,7 +119,7 @@ def find_foreign_package(package: str, package_version: str) -> str:
 
 
 def _top_modules(package: str) -> set[str]:
-    """Names of the package's modules and packages that lie in no other package of its own."""
+    """Dotted names of the outermost modules and packages that the installed package contains."""
     installed = [each for each in files(package) or () if ".." not in each.parts]
     folders = {each.parent for each in installed if each.name == "__init__.py"}
     tops = [each for each in folders if not folders & {*each.parents}]
@@ -122,8 +128,9 @@ def _top_modules(package: str) -> set[str]:
 
 
 def _origin(name: str) -> str | None:
-    # A module in a namespace is found by an import of the namespace, which may be hidden.
-    # find_spec raises ValueError for an imported module that does not say where it is from.
+    """The path from which the module would be imported; None if it is not known."""
+    # find_spec imports the namespace package of a dotted name, which may fail if another package
+    # hides the namespace. It raises ValueError for an imported module that has no __spec__.
     with suppress(ImportError, ValueError):
         return getattr(find_spec(name), "origin", None)
     return None
@@ -137,12 +144,12 @@ def _run_jobs(requests: Sequence[JobRequest], folder: Path, connection: Connecti
     from fastloop.sweep.progress import Progress
     from fastloop.sweep.tracking import SweepTracker
 
-    # A base of an older version has these functions in the modules of the second names.
+    # An older fastloop, as the base, has these functions in the modules that are named second.
     job_names = _find_function("job_names", "fastloop.sweep.job_names", "fastloop.sweep.request")
     run_sweep = _find_function("run_sweep", "fastloop.sweep.run_rounds", "fastloop.sweep.rounds")
 
     def schedule(states: Sequence[JobState], run_round: RunRound) -> list[JobState]:
-        # The first trial of a job compares all of its data, and its times don't count.
+        # The first trial of a job compares all of its data with the dataset. Its times don't count.
         for state in states:
             state.shadow_number = 0
         run_round(states, None)
@@ -176,12 +183,14 @@ def _receive(connection: Connection) -> dict[str, Any]:
 
 
 def _start() -> None:
-    """Serve the command that has started this process, by the code of this version."""
-    # Without -P, Python has put this file's folder first on sys.path.
+    """Serve the command that has started this process, with this version's `serve_version`."""
+    # Without -P, Python has put the folder of this file first on sys.path. Modules there would hide
+    # modules of the same name.
     if not sys.flags.safe_path:
         del sys.path[0]
     serve = serve_version
-    # This version's own code knows its own sweep; versions before it have no such module.
+    # The version's own `serve_version` fits the version's own sweep. An older fastloop has no such
+    # module. For it, the function of this file is used.
     with suppress(ImportError):
         from fastloop.cli.serve_version import serve_version as serve
     connection = Connection(int(sys.argv[1]))

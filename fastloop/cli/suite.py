@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
 SCOPES: dict[str, Scope] = {"quick": "quick", "full": "full", "claims": "claims"}
 PASSED_ON = ("trials", "seconds", "wait", "allow_concurrent")
-"""Settings of `fastloop run` that are passed on to each sweep."""
+"""Settings of `fastloop run` that are passed on to the sweep of each workload."""
 OF_CLAIMS = {"round": "", "machine": "", "results": "results", "workloads": ""}
 """Settings of `fastloop suite claims`, with their defaults."""
 OF_SUITE = OF_CLAIMS | {"loaders": ""}
@@ -52,16 +52,18 @@ OF_SUITE = OF_CLAIMS | {"loaders": ""}
 OF_SITE = {"results": "results", "page": "", "code": ".."}
 """Settings of `fastloop suite site`, with their defaults."""
 CLAIMS_PAGE = "claims.html"
-"""Name of the page of claims, beside that of the rounds."""
+"""File name of the page of claims, which is beside the page of the rounds."""
 ALTERED, UNREADABLE = 1, 2
-"""The exit statuses of verify, if a file was altered, and if one can't be read or none is named."""
+"""Exit statuses of verify: a file was altered; a file can't be read, or no file was named."""
 LONGEST_NAME = 100
 """Maximum number of characters in the name of a round or a machine, which become file names."""
 
 
 def main() -> None:
-    """Run the command that the first argument names; exits with 1 and one line on failure, and with
-    the status of `_verify` after that command."""
+    """Run the subcommand that the first argument names, such as quick or verify; default: full.
+
+    Exits with 1 and one line on failure, and after verify with the status of `_verify`.
+    """
     arguments = sys.argv[1:]
     if {"-h", "--help"} & set(arguments):
         print(__doc__, end="")
@@ -116,12 +118,13 @@ def _measure(scope: Scope, given: dict[str, str]) -> None:
     # The file is checked before anything is measured, because measuring takes minutes.
     refuse_unwritable(f"results={given['results']}: {path}", path)
     check_replaceable(path, scope, is_whole=run.is_whole)
-    # Hydra reads the arguments of the command, too, and knows none of its settings.
+    # Hydra will read sys.argv, too, and does not know the settings of `fastloop suite`.
     sys.argv[1:] = []
     measured = []
     for each in measure_workloads(run):
         measured.append(each)
-        # A sweep prints why a job does not run; if no job runs, there is no sweep.
+        # A sweep prints why a job does not run. If no job runs, there is no sweep, and the reasons
+        # are printed here.
         if not any(row.result for row in each.rows):
             for row in each.rows:
                 print(f"{each.workload.name}, {row.row.label}: {row.reason}", flush=True)
@@ -136,8 +139,8 @@ def _measure(scope: Scope, given: dict[str, str]) -> None:
 
 def _check_trials(text: str) -> None:
     """Raise UsageError unless the text is empty or a number of trials."""
-    # The ranks of a file are tested once: with trials=auto the trials would be looked at after
-    # every few rounds, and more equal loaders would be told apart.
+    # trials=auto is refused, because it tests the trials after every few rounds. More loaders of
+    # equal speed would then get different ranks. The ranks of a file are tested only once.
     if text and not (text.isascii() and text.isdecimal() and int(text)):
         raise UsageError(f"trials={text}: allowed: a number from 1 on")
 
@@ -153,7 +156,7 @@ def _check_seconds(text: str) -> None:
 
 
 def _verify(names: Sequence[str]) -> int:
-    """Print what was altered in each of the files; returns the exit status."""
+    """Print the altered fields of each file; returns the exit status: ALTERED, UNREADABLE or 0."""
     from fastloop.core.text import printable
     from fastloop.suite.suite_file import load_suite
     from fastloop.suite.verify_file import find_problems
@@ -183,7 +186,10 @@ def _verify(names: Sequence[str]) -> int:
 
 
 def _write_site(given: dict[str, str]) -> None:
-    """Write the pages of all rounds and claims."""
+    """Write one page of all rounds and one of all claims, and print their paths.
+
+    given: the settings of OF_SITE.
+    """
     from fastloop.core.atomic_files import write_text
     from fastloop.core.outputs_folder import refuse_unwritable
     from fastloop.core.spans import wall_ms
@@ -234,7 +240,7 @@ def _month() -> str:
 
 
 def _check_name(setting: str, name: str) -> str:
-    """Return the name; raises UsageError if it can't be that of a file."""
+    """Return the name; raises UsageError if it can't be part of a file's path."""
     is_plain = all(letter.isalnum() or letter in "._-" for letter in name)
     # `..` would be another folder.
     if not is_plain or not name.strip("."):

@@ -93,6 +93,7 @@ LAUNCHERS = {
 """Commands and modules, besides torchrun, that start a script in several processes."""
 NOTHING_TO_RESUME = "no earlier tuning has finished a trial; this one starts again"
 SEVERAL = "tune takes one job, the present one: {}; space= names what else is tried"
+"""Message for a command line that makes several jobs; {} stands for its overrides."""
 
 
 def main() -> None:
@@ -123,7 +124,10 @@ def main() -> None:
 
 
 def _tune_script(words: list[str], arguments: list[str]) -> None:
-    """Print the tuned settings of a script's DataLoader; exits with 1 and one line on failure."""
+    """Print the tuned settings of a script's DataLoader; exits with 1 and one line on failure.
+
+    words: the arguments before --script. arguments: the script with its arguments.
+    """
     from fastloop.tune.budget import parse_budget
     from fastloop.tune.script_tuning import check_budget, refuse_ranks
 
@@ -133,7 +137,8 @@ def _tune_script(words: list[str], arguments: list[str]) -> None:
         usual, _ = split_arguments([f"budget={given['budget']}"])
         if left or budget_s is None or given != usual:
             raise UsageError(f"tune {shlex.join(words)} {SCRIPT}: allowed: only budget=, a time")
-        # This is checked before the script runs: a later error would come with its traceback.
+        # The command is checked before the script runs. A later error would be printed with its
+        # traceback.
         command = f"tune {SCRIPT}"
         check_budget(budget_s)
         arguments = without_python(arguments)
@@ -153,8 +158,11 @@ def _tune_script(words: list[str], arguments: list[str]) -> None:
 
 
 def _enter_only_rank(arguments: list[str]) -> list[str]:
-    """The words of the script that torchrun starts in one rank, which this process becomes; other
-    words as they are. Raises UsageError for more ranks, and for other launchers."""
+    """The script's words in a torchrun command with one rank; other words are returned unchanged.
+
+    This process becomes that rank: it sets the environment variables that torchrun would set.
+    Raises UsageError for several ranks, and for other launchers.
+    """
     from fastloop.processes.torchrun_env import make_rank_environment
     from fastloop.tune.script_tuning import refuse_ranks
 
@@ -171,7 +179,8 @@ def _enter_only_rank(arguments: list[str]) -> list[str]:
 
 
 def _tune_loop_of_script(budget_s: float, arguments: list[str]) -> None:
-    """Observe the script, race its slowest loop's DataLoader, and print the settings found."""
+    """Observe the script, race settings of the DataLoader of its loop that waits longest, and print
+    the fastest ones."""
     from fastloop.core.machine_counters import process_begun_ns
     from fastloop.explain.attach.launch import make_record_folder
     from fastloop.sweep.progress import share_reports
@@ -206,10 +215,10 @@ def _tune_loop_of_script(budget_s: float, arguments: list[str]) -> None:
 def _observe_script(
     arguments: list[str], records: Path, budget_s: float, limit_s: float
 ) -> tuple[ScriptFindings, float]:
-    """Observe a run of the script; returns the findings, and its seconds, which are at most about
-    limit_s.
+    """Observe a run of the script. Returns (the findings, the seconds of the run).
 
-    records: the folder to which its processes write.
+    records: the folder to which the script's processes write. budget_s: the whole budget.
+    limit_s: approximate upper limit for the time of the run.
     """
     from fastloop.core.spans import now_ns, seconds_between
     from fastloop.explain.attach.early_stop import EarlyStop, ask_for_stop
@@ -221,7 +230,8 @@ def _observe_script(
     start_ns = now_ns()
     ended_by: list[int] = []
     status = run_script(arguments, records, limit_s=limit_s, note_end=ended_by.append)
-    # The script has received the signal as well, and may have ended as if nothing had happened.
+    # A signal has ended the run. The script has received it, too, but its exit status may not show
+    # that.
     if ended_by:
         print_ending(ended_by[0])
         sys.exit(128 + ended_by[0])
@@ -242,7 +252,7 @@ def _write_patch(patch: str) -> None:
 
 
 def _check_settings(given: dict[str, Any]) -> TuneSettings:
-    """Parse the settings of tune; raises UsageError and ConfigError for wrong ones."""
+    """Parse the settings of tune by name; raises UsageError or ConfigError for a wrong setting."""
     from fastloop.tune.budget import parse_budget, parse_memory_limit
     from fastloop.tune.objective import check_objective
     from fastloop.tune.planning import TuneSettings
@@ -298,7 +308,7 @@ def _tune(requests: Sequence[JobRequest], settings: TuneSettings, given: dict[st
 
 
 def _describe_kept(folder: Path) -> str:
-    """The end of an interruption's message."""
+    """The end of the message after an interruption: which trials are kept, and where."""
     from fastloop.tune.tune_file import TUNE_FILE
 
     if not (folder / TUNE_FILE).exists():
@@ -309,7 +319,10 @@ def _describe_kept(folder: Path) -> str:
 def _plan(
     request: JobRequest, settings: TuneSettings, command: str, spending: Spending, progress: Any
 ) -> TuneFile:
-    """Plan the race, and report each step of that."""
+    """Plan the race: choose the configurations to measure. `progress` shows each step.
+
+    command: fingerprint of the command, by which resume= finds this tuning again.
+    """
     from fastloop.tune.planning import plan_tuning
 
     return plan_tuning(
@@ -325,8 +338,11 @@ def _plan(
 def _race(
     file: TuneFile, folder: Path, settings: TuneSettings, spending: Spending, progress: Any
 ) -> TuneOutcome:
-    """Race the configurations, or continue an earlier race. Raises UsageError if the present
-    configuration has failed."""
+    """Race the configurations of the plan, or continue an earlier race of it.
+
+    file: the plan, as it is kept in `folder`. Raises UsageError if the present configuration, the
+    job of the command line, has failed.
+    """
     from fastloop.tune.run_race import run_race
 
     spending.exhaustive = file.exhaustive
@@ -341,13 +357,14 @@ def _race(
 
 
 def _hand_over(outcome: TuneOutcome, request: JobRequest, folder: Path) -> None:
-    """Print the command line and the code, and write tuned.yaml."""
+    """Print the winner's command line and code to paste; write tuned.yaml and tuned.py."""
     from fastloop.tune.paste import explain_no_code, paste_code
 
     overrides = outcome.change.apply(request.overrides)
     print(f"run:    python -m fastloop.run {shlex.join([*request.flags, *overrides])}")
     question = "Which settings are the fastest, as `fastloop tune` has found?"
-    # The file is found by -cd, and Hydra takes only one -cd.
+    # -cd would name the folder of tuned.yaml. Hydra accepts only one -cd, so the file would be
+    # useless if the job needs another one.
     in_folder = read_command_line(sys.argv[1:]).config_dir
     text = None if in_folder else experiment_yaml(overrides, question)
     if text:

@@ -24,11 +24,12 @@ SERVER_ENVIRONMENT = {
     "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",
     "MLFLOW_DISABLE_TELEMETRY": "true",
 }
-"""Environment of the server: without its job runner it takes 0.5 GB instead of 2.3."""
+"""Environment variables of the server. Without its job runner, the server takes 0.5 GB of memory
+instead of 2.3 GB."""
 
 
 def main() -> None:
-    """Become MLflow's server; exits with 1 and one line if that is not possible."""
+    """Replace this process by MLflow's server; exits with 1 and one line if that fails."""
     if {"-h", "--help"} & set(sys.argv[1:]):
         print(__doc__, end="")
         return
@@ -43,7 +44,7 @@ def main() -> None:
 
 
 def _port(text: str) -> int:
-    """The number of the port; raises UsageError if it is not a port."""
+    """Parse the port number; raises UsageError unless it is from 1 to HIGHEST_PORT."""
     if not text.isdecimal() or not 0 < int(text) <= HIGHEST_PORT:
         raise UsageError(f"port={text}: allowed: 1 to {HIGHEST_PORT}")
     return int(text)
@@ -60,8 +61,8 @@ def _database() -> Path:
 def _check_free(port: int) -> None:
     """Raise UsageError if the port is in use."""
     with socket.socket() as probe:
-        # The server sets this option too. Without it, a port would seem to be in use for a minute
-        # after a server's end.
+        # The server sets this option, too. Without the option, the port would seem to be in use for
+        # a minute after an earlier server has ended.
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind((HOST, port))
@@ -71,7 +72,7 @@ def _check_free(port: int) -> None:
 
 
 def _refuse_remote() -> None:
-    """Raise UsageError if results go to a server, which shows them itself."""
+    """Raise UsageError if results are logged to an MLflow server, which shows them itself."""
     if not is_default():
         raise UsageError(
             f"{tracker_place()}: results are there, and that server shows them; ui shows mlflow.db"
@@ -79,7 +80,7 @@ def _refuse_remote() -> None:
 
 
 def _serve(port: int, database: Path) -> NoReturn:
-    """Become MLflow's server, on this machine only."""
+    """Replace this process by MLflow's server, which only this machine can reach."""
     print(f"http://{HOST}:{port} shows {database}; Ctrl-C ends it", flush=True)
     arguments = [
         "--host",
@@ -90,5 +91,5 @@ def _serve(port: int, database: Path) -> NoReturn:
         f"sqlite:///{database}",
     ]
     command = [sys.executable, "-m", "mlflow", "ui", *arguments]
-    # This process becomes the server, so that Ctrl-C and signals reach it.
+    # execve replaces this process, so Ctrl-C and signals reach the server directly.
     os.execve(sys.executable, command, os.environ | SERVER_ENVIRONMENT)

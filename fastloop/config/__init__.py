@@ -1,2 +1,5 @@
-"""Make the jobs of a command line. This is the only package that knows Hydra; it imports sweep and
-lower floors."""
+"""Turn a command line into the jobs to measure.
+
+Only this package imports Hydra and OmegaConf. It may import `fastloop.sweep` and every package that
+docs/architecture.md lists below it.
+"""

@@ -1,4 +1,8 @@
-"""Build the objects of a sweep from a composed configuration."""
+"""Build a request, its job and its options from the configuration that Hydra has composed.
+
+A request (JobRequest) holds a job with its launcher, tracker and sweep settings. `values` is the
+configuration as nested dicts, and a `node` is the part of it that describes one option.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +30,7 @@ from fastloop.config.messages import (
 )
 from fastloop.config.store_choice import choose_store
 from fastloop.config.user_options import (
-    OWN_OPTIONS,
+    BUILTIN_OPTIONS,
     loader_brings_data,
     use_loader_data,
     user_targets,
@@ -45,11 +49,14 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 TARGET = "_target_"
 WITH_REQUIREMENTS = ("loader", "store", "loader.store", "placement")
-"""Groups of options that may have requirements."""
+"""Groups with options that may have `requirements`, which are arguments of pip install."""
 
 
 def build_request(combination: Combination) -> JobRequest:
-    """Build the request of a combination, with all of its objects. Raises ConfigError."""
+    """Build the request of one job. Raises ConfigError for an invalid value.
+
+    combination: the job's composed configuration.
+    """
     from fastloop.core.launcher import Launcher
     from fastloop.core.protocols import Tracker
     from fastloop.processes.environments import environment_for
@@ -57,7 +64,7 @@ def build_request(combination: Combination) -> JobRequest:
     overrides = combination.overrides
     values = combination.values
     job = build_job(values, overrides)
-    # The recorded configuration has to describe the job, which build_job may leave without a store.
+    # build_job may leave out the job's store. The recorded configuration has to show that.
     if job.loader.store is None and values["loader"].get("store"):
         values["loader"]["store"] = None
     choices = {name.partition("@")[0]: choice for name, choice in combination.choices.items()}
@@ -96,7 +103,7 @@ def build_sweep(values: dict[str, Any]) -> SweepSettings:
 def check_settings(values: dict[str, Any]) -> None:
     """Raise ConfigError for a wrong value of a setting that belongs to no option.
 
-    torch is not imported, so that the error appears at once.
+    torch is not imported, so the error appears at once.
     """
     from fastloop.trial.job_settings import JobSettings
 
@@ -109,7 +116,7 @@ def check_settings(values: dict[str, Any]) -> None:
 
 
 def _build_loading(settings: dict[str, Any]) -> LoadingSettings:
-    """Build the settings that a DataLoader has, and remove them from the given ones."""
+    """Build the settings that torch's DataLoader has, too; removes them from `settings`."""
     from fastloop.core.loading_settings import LOADING, LoadingSettings
 
     values = {name: settings.pop(name) for name in LOADING if name in settings}
@@ -119,8 +126,8 @@ def _build_loading(settings: dict[str, Any]) -> LoadingSettings:
 def build_job(values: dict[str, Any], overrides: Sequence[str] = ()) -> Job:
     """Build the job that the configuration describes. Raises ConfigError for an invalid value.
 
-    overrides: overrides of the command line. A store that none of them asks for is left out if
-    other settings rule it out.
+    overrides: overrides of the command line. If other settings rule out the job's store, the store
+    is left out, unless an override asks for a store.
     """
     from fastloop.data.cropped_dataset import crop_dataset
     from fastloop.trial.job import Job
@@ -149,14 +156,18 @@ def build_job(values: dict[str, Any], overrides: Sequence[str] = ()) -> Job:
 
 
 def requirements_of(values: dict[str, Any]) -> tuple[str, ...]:
-    """Requirements of a job's options, from its configuration. Raises ConfigError."""
+    """The requirements of a job's loader, store and placement, each once.
+
+    Raises ConfigError unless they are lists of texts.
+    """
     found = [_split_requirements(group, values[group])[1] for group in ("loader", "placement")]
     return (*dict.fromkeys(each for texts in found for each in texts),)
 
 
 def _split_requirements(group: str, node: Any) -> tuple[Any, list[str]]:
-    """Split an option's node into the node without its requirements and those of its store, and all
-    of these requirements.
+    """Split an option's node into (the node without requirements, the requirements).
+
+    The requirements of a loader's store are removed from the node, and returned, as well.
 
     Raises ConfigError unless the requirements are lists of texts.
     """
@@ -186,34 +197,34 @@ def build_option(group: str, node: Any) -> Any:
 
     wrapped = wrap_target(group, _split_requirements(group, node)[0])
     # Hydra takes 3 ms for each object, and `fastloop tune` may look at thousands of jobs. So Hydra
-    # builds only objects of the user's classes, and those with a wrong value, which it names.
-    if _is_own(wrapped):
+    # builds only objects of the user's classes, and objects with a wrong value, because its error
+    # names the setting.
+    if _is_builtin(wrapped):
         with suppress(Exception):
-            return _build_own(wrapped)
+            return _build_builtin(wrapped)
     return _translate_errors(group, lambda: instantiate(wrapped, _convert_="all"))
 
 
-def _is_own(node: Any) -> bool:
-    """True if the node describes only objects of fastloop, with values that Hydra takes as they
-    are."""
+def _is_builtin(node: Any) -> bool:
+    """True if all classes in the node are fastloop's own, and Hydra would not change its values."""
     if isinstance(node, list):
-        return all(map(_is_own, node))
+        return all(map(_is_builtin, node))
     if isinstance(node, str):
         return "${" not in node and node != "???"
     if not isinstance(node, dict):
         return True
     special = {str(name) for name in node if str(name).startswith("_")}
-    is_own = str(node.get(TARGET, OWN_OPTIONS)).startswith(OWN_OPTIONS)
-    return special <= {TARGET} and is_own and all(map(_is_own, node.values()))
+    is_builtin = str(node.get(TARGET, BUILTIN_OPTIONS)).startswith(BUILTIN_OPTIONS)
+    return special <= {TARGET} and is_builtin and all(map(_is_builtin, node.values()))
 
 
-def _build_own(node: Any) -> Any:
-    """Build the objects of a node, as Hydra does."""
+def _build_builtin(node: Any) -> Any:
+    """Build the objects of a node for which `_is_builtin` is true, without Hydra."""
     if isinstance(node, list):
-        return [_build_own(each) for each in node]
+        return [_build_builtin(each) for each in node]
     if not isinstance(node, dict):
         return node
-    values = {name: _build_own(value) for name, value in node.items() if name != TARGET}
+    values = {name: _build_builtin(value) for name, value in node.items() if name != TARGET}
     return locate(node[TARGET])(**values) if TARGET in node else values
 
 
@@ -244,12 +255,13 @@ def _is_group(node: Any) -> bool:
 
 
 def _launcher_under_torchrun(values: dict[str, Any], overrides: tuple[str, ...]) -> dict[str, str]:
-    """The group choice `launcher=torchrun` under torchrun, unless the user chose `single`.
+    """The choice {"launcher": "torchrun"} in a process that torchrun has started; {} elsewhere.
 
-    The torchrun launcher is put into the values, in place of the default.
+    If the user chose `launcher=single`, the result is {}, too. Otherwise the settings of the
+    torchrun launcher replace the default launcher's in `values`.
     """
-    # Under torchrun each of its processes runs this command; with the default launcher each would
-    # measure by itself.
+    # torchrun runs this command in each of its processes. With the default launcher, each process
+    # would measure by itself.
     from fastloop.processes.torchrun_env import torchrun_process
 
     if torchrun_process() is None or "launcher=single" in overrides:

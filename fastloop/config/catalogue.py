@@ -1,4 +1,7 @@
-"""List the groups, options and settings of conf/, with their defaults and meanings."""
+"""List the groups, options and settings of conf/, with their defaults and meanings.
+
+A meaning is the comment in the yaml file. --help, `fastloop list` and messages show these lists.
+"""
 
 from __future__ import annotations
 
@@ -12,24 +15,25 @@ from typing import Any
 
 PACKAGE = Path(__file__).resolve().parents[1]
 OUTPUTS = "${oc.env:FASTLOOP_OUTPUTS,outputs}"
-"""Beginning of a default below the outputs folder, which is shown as `outputs`."""
+"""Beginning of a default path below the outputs folder; lists show `outputs` in its place."""
 STORE_MEANING = "chosen by the loader; store@loader.store=<option> picks another"
-"""The meaning of the group of stores, which is not in the defaults list."""
+"""The meaning of the group `store`, which has no row in the defaults list of conf/config.yaml."""
 SETTING_LINE = re.compile(r"^(\w+): +(.*?)(?: +# (.*))?$", re.M)
 """A setting in a file of conf/: name, default and comment, which is its meaning. The files are read
 as text, as yaml parsers drop the comments."""
 OWN_PATH = "your own "
-"""Beginning of the meaning of a dataset's setting that is the path of the user's own files. The
-files have to exist. If the setting may be null, its meaning says what null is: `null: ...`."""
+"""Beginning of the meaning of each dataset setting that is the path of the user's own files. The
+files have to exist. If the setting may be null, the meaning explains null: `null: ...`."""
 REQUIREMENTS = "requirements"
-"""A setting that options of several groups may have, besides those in their files."""
+"""A setting with arguments of pip install. Options of several groups accept it, even if their yaml
+files do not list it."""
 DEFAULTS_ROW = re.compile(r"^  - (\w+): +(\w+) +# (.*)$", re.M)
 """A row of the defaults list in conf/config.yaml: group, option and meaning."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Setting:
-    """Name, default and meaning of a setting."""
+    """A setting in a yaml file of conf/: its name, its default as it is written, its meaning."""
 
     name: str
     default: str
@@ -42,7 +46,7 @@ class Setting:
 
     @property
     def explains_null(self) -> bool:
-        """True if the meaning says what null is, so that no value has to be given."""
+        """True if the meaning explains the value null. Then the user need not set a path."""
         return "null: " in self.meaning
 
 
@@ -61,6 +65,7 @@ class Group:
 
     name: str
     default: str
+    """The default option; "null" or empty if the group has none."""
     meaning: str
     options: tuple[Option, ...]
 
@@ -73,8 +78,8 @@ class Group:
 def resource_folder(name: str) -> Path:
     """The folder conf or experiments: next to the package, or in its resources/ in a wheel. Raises
     FileNotFoundError if it is in neither place."""
-    # A file of the folder is looked for, as site-packages may have a folder conf of another
-    # package.
+    # A file in the folder is looked for, because site-packages may have a folder conf that belongs
+    # to another package.
     file = "config.yaml" if name == "conf" else "quickstart/sweep.yaml"
     for base in (PACKAGE.parent, PACKAGE / "resources"):
         if (base / name / file).is_file():
@@ -83,10 +88,10 @@ def resource_folder(name: str) -> Path:
 
 
 def experiment_files() -> dict[str, Path]:
-    """The yaml of each sweep by the <name> of experiment=<name>.
+    """Name of an experiment, as in experiment=<name> -> its yaml file.
 
-    experiments/<question>/sweep.yaml is <question>; a further sweep of that question,
-    experiments/<question>/<sweep>.yaml, is <question>_<sweep>.
+    experiments/<question>/sweep.yaml has the name <question>. Another sweep in that folder,
+    experiments/<question>/<sweep>.yaml, has the name <question>_<sweep>.
     """
     paths = resource_folder("experiments").glob("*/*.yaml")
     names = {path: f"{path.parent.name}_{path.stem}".removesuffix("_sweep") for path in paths}
@@ -106,7 +111,8 @@ def find_option(group: str, name: str) -> Option | None:
 
 def takes_several(group: str) -> bool:
     """True for a group from which a job may have several options, such as benchmark."""
-    # Each of these options is a dict with a key of its own; any other has a _target_ at its top.
+    # The yaml of such an option has its _target_ below a key of its own; the yaml of any other
+    # option has it at the top level.
     files = (resource_folder("conf") / group).glob("*.yaml")
     return not any(
         re.search(r"^_target_:", file.read_text(encoding="utf-8"), re.M) for file in files
@@ -120,8 +126,8 @@ def options_with_store() -> list[str]:
 
 
 def groups() -> list[Group]:
-    """All groups: those of conf/config.yaml in its order, then the groups that options choose
-    from."""
+    """All groups: those in the defaults list of conf/config.yaml, in its order; then the others,
+    from which options choose, such as store."""
     text = _config_text()
     chosen = {name: (default, meaning) for name, default, meaning in DEFAULTS_ROW.findall(text)}
     folders = [path.name for path in sorted(resource_folder("conf").iterdir()) if path.is_dir()]
@@ -130,9 +136,9 @@ def groups() -> list[Group]:
 
 
 def settings() -> tuple[Setting, ...]:
-    """Settings at the top level."""
+    """The settings at the top level of conf/config.yaml, which belong to no option."""
     text = _config_text()
-    # The settings stand between the defaults list and Hydra's part.
+    # In the file, they are between the defaults list and Hydra's part.
     return _settings(text[text.index("batch_size:") : text.index("\nhydra:")])
 
 
@@ -142,7 +148,7 @@ def group_names() -> list[str]:
 
 
 def default_options() -> dict[str, str]:
-    """The default option of each group from which every job has one."""
+    """Group -> its default option, for the groups of which every job has an option."""
     defaults = {group: default for group, default, _ in DEFAULTS_ROW.findall(_config_text())}
     return {group: default for group, default in defaults.items() if default != "null"}
 
@@ -181,7 +187,7 @@ def _config_text() -> str:
 
 
 def _group(name: str, default: str, meaning: str) -> Group:
-    """Read a group from its folder of conf/, or the experiments."""
+    """Read a group from its folder of conf/; the group `experiment` from experiments/."""
     paths = {path.stem: path for path in sorted((resource_folder("conf") / name).glob("*.yaml"))}
     files = experiment_files() if name == "experiment" else paths
     options = tuple(_option(*item) for item in files.items())
@@ -201,13 +207,13 @@ def _settings(text: str) -> tuple[Setting, ...]:
     return tuple(
         Setting(name=name, default=default.replace(OUTPUTS, "outputs"), meaning=meaning)
         for name, default, meaning in SETTING_LINE.findall(text)
-        # `seed: ${seed}` in an option passes on a top-level setting, and is not one of its own.
+        # `seed: ${seed}` passes on a setting of the top level, and is no setting of the option.
         if name != "_target_" and default != f"${{{name}}}"
     )
 
 
-# Each job of a sweep asks for the defaults of five groups: reading them again took a seventh of the
-# time of composing a job.
+# Each job of a sweep needs the defaults of five groups. Without the cache, reading them would take
+# a seventh of the time in which a job is composed.
 @cache
 def option_values(group: str, option: str) -> MappingProxyType[str, Any]:
     """The content of an option's yaml, with unresolved interpolations; read once a process."""

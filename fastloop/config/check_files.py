@@ -1,5 +1,8 @@
-"""Read and write the files of `fastloop check` in a user's repository: `fastloop.yaml`, which holds
-its settings, and the results that later ones are compared with."""
+"""Read and write the two files of `fastloop check` in a user's repository.
+
+`fastloop.yaml` holds the settings of the check. `fastloop-base.json` holds the base: the recorded
+results with which later results are compared.
+"""
 
 from __future__ import annotations
 
@@ -29,10 +32,10 @@ from fastloop.core.types import UsageError
 STRICT = pydantic.ConfigDict(extra="forbid")
 ENV = "oc.env"
 """OmegaConf's resolver of environment variables."""
-OWN_VARIABLES = "FASTLOOP_"
-"""Beginning of the names of the variables that conf/ itself reads."""
+FASTLOOP_VARIABLES = "FASTLOOP_"
+"""Beginning of the names of the environment variables that conf/ itself reads."""
 FAIL_ABOVE = 10.0
-"""Allowed regression from a recorded base in percent, unless the file has one."""
+"""Allowed regression from a recorded base, in percent, if fastloop.yaml has no `fail_above`."""
 IN_CI = ("tracker=none", "report=false")
 """Settings that a check adds to its job, unless the job has them."""
 _BASE = pydantic.TypeAdapter(list[Result])
@@ -46,10 +49,10 @@ class CheckSettings:
     job: str | list[str]
     """Arguments of `fastloop run`."""
     fail_above: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
-    """Allowed regression in percent; None: the default of the kind of check."""
+    """Allowed regression in percent; None: 10 from a recorded base, 2 with against=."""
     measure: Literal["seconds", "limit_fraction"] = "seconds"
-    """The compared figure: seconds, or seconds relative to the machine's limit next to each
-    trial."""
+    """The compared figure: seconds; or limit_fraction, which relates them to the machine's limit,
+    measured next to each trial."""
     base: str = "fastloop-base.json"
     """The file of the recorded results, relative to the folder of fastloop.yaml."""
     allow: list[Literal["machine", "versions", "data", "cache"]] = Field(default_factory=list)
@@ -73,7 +76,7 @@ class CheckSettings:
 
 
 def read_check_file(path: Path) -> CheckSettings:
-    """Read the settings in that file. Raises UsageError in one line."""
+    """Read fastloop.yaml. Raises UsageError, with one line, if it is missing or wrong."""
     if not path.is_file():
         example = 'such as one with the line  job: "dataset=digits loader=raw"'
         raise UsageError(f"file={path}: no such file; allowed: a yaml file, {example}")
@@ -143,14 +146,17 @@ def withheld_environment() -> Iterator[None]:
 
 
 def _own_variable(name: str, *default: str | None) -> str | None:
-    if not name.startswith(OWN_VARIABLES):
+    """The value of a variable that conf/ reads; raises UsageError for any other variable."""
+    if not name.startswith(FASTLOOP_VARIABLES):
         raise UsageError(f"${{{ENV}:{name}}} is not resolved in a check; allowed: plain values")
     return oc.env(name, *default)
 
 
 def _check_plain(path: Path, name: object, value: object) -> None:
-    """Raise UsageError unless this is a plain value or a list of plain values, without
-    interpolations."""
+    """Raise UsageError unless the setting is a plain value or a list of plain values.
+
+    Plain values are no lists or dicts, and have no interpolations.
+    """
     # `${oc.env:TOKEN}` would print a secret of the CI's runner.
     parts = value if isinstance(value, list) else [value]
     if any(isinstance(part, list | dict) for part in parts):
@@ -163,8 +169,7 @@ def _check_plain(path: Path, name: object, value: object) -> None:
 
 
 def save_base(results: Sequence[Result], path: Path) -> None:
-    """Write the results with all of their trials, without the parts that `load_base` never
-    compares."""
+    """Write the results with all of their trials, without the parts that no check compares."""
     # The file is meant for a user's repository: explanations and spans would make it large.
     kept = [replace(each, attribution={}, explanation=None, rounds=[]) for each in results]
     write_text(path, without_address_users(_BASE.dump_json(kept, indent=1).decode()) + "\n")
@@ -176,7 +181,7 @@ def check_base_path(path: Path) -> None:
 
 
 def load_base(path: Path) -> dict[str, Result]:
-    """Load the recorded results by name. Raises UsageError if there are none."""
+    """Load the base: name of a job -> its recorded result. Raises UsageError if there is none."""
     hint = "fastloop check record=true records it"
     try:
         results = _BASE.validate_json(path.read_bytes())

@@ -1,4 +1,8 @@
-"""All combinations of a command line, composed by Hydra's Compose API before any of them runs."""
+"""Compose all combinations of a command line with Hydra's Compose API, before any job runs.
+
+A combination is the composed configuration of one job. A sweep has one for each combination of the
+values of its overrides.
+"""
 
 from __future__ import annotations
 
@@ -38,13 +42,14 @@ from fastloop.config.hydra_api import (
     hydra_compose,
 )
 from fastloop.config.messages import ConfigError
-from fastloop.config.user_options import OWN_OPTIONS
+from fastloop.config.user_options import BUILTIN_OPTIONS
 
 ALL_LOADERS = re.compile(r"loader=glob\(")
+"""Start of an override that names loaders by a pattern."""
 RAW = "raw"
 """The loader that reads the dataset itself."""
 BASIC = "basic"
-"""Hydra's default launcher and sweeper."""
+"""Name of Hydra's default launcher, and of its default sweeper."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,10 +79,10 @@ class Combinations:
 
 
 def compose_combinations(line: CommandLine) -> Combinations:
-    """All combinations, in the order of Hydra's basic sweeper.
+    """Compose all combinations of a command line, in the order of Hydra's basic sweeper.
 
-    A setting is left out of combinations with an option that lacks it. Combinations that are equal
-    without it, or were typed twice, become one. Raises ConfigError and Hydra's exceptions.
+    If a combination's option lacks a setting, the setting is left out there. Combinations that are
+    then equal, or were typed twice, become one. Raises ConfigError and Hydra's exceptions.
     """
     with compose_api(line):
         name = line.config_name or CONFIG_NAME
@@ -89,7 +94,8 @@ def compose_combinations(line: CommandLine) -> Combinations:
         _check_sweeper(first)
         swept = [f"{key}={value}" for key, value in (first.hydra.sweeper.params or {}).items()]
         jobs = expand_jobs(parse_overrides([*swept, *line.overrides]))
-        # The folder is resolved once: its name has the time in it, and would differ between jobs.
+        # The sweep's folder is resolved only once. Its name contains the time, and would otherwise
+        # differ between jobs.
         folder = str(first.hydra.sweep.dir)
         found = _compose_sweep(name, jobs, folder)
         if any(ALL_LOADERS.match(text) for text in (*swept, *line.overrides)):
@@ -98,9 +104,9 @@ def compose_combinations(line: CommandLine) -> Combinations:
 
 
 def _with_baseline(combinations: Sequence[Combination]) -> list[Combination]:
-    """The combinations with raw as the baseline, if it is among them and no baseline is named."""
-    # The default baseline is the job that was typed first. Loaders that a pattern names come in
-    # the order of the alphabet, so that the first means nothing.
+    """Make raw the baseline of each combination that names none, if raw is one of the loaders."""
+    # The default baseline is the job that was typed first. A pattern lists its loaders in
+    # alphabetical order, so the first one has no special meaning.
     if not any(each.choices["loader"] == RAW for each in combinations):
         return [*combinations]
     return [
@@ -112,16 +118,19 @@ def _with_baseline(combinations: Sequence[Combination]) -> list[Combination]:
 
 
 def _compose_sweep(name: str, jobs: Sequence[tuple[str, ...]], folder: str) -> Combinations:
-    """The combinations of these lists of overrides, without those that repeat an earlier one."""
+    """Compose the combination of each job; one that repeats an earlier combination is left out.
+
+    jobs: the overrides of each job.
+    """
     concerns = Concerns()
     found = dict[tuple[str, ...], Combination]()
-    # The settings that an option lacks do not depend on their values. A sweep may have many values,
-    # so each choice of options is tried only once.
+    # Whether an option lacks a setting does not depend on the setting's value. A sweep may have
+    # many values, so this is found out only once for each choice of options.
     known: dict[tuple[str, ...], dict[str, ConfigError]] = {}
     for overrides in jobs:
         choices = tuple(text for text in overrides if not VALUE_IN_OPTION.match(text))
         lacking = known.setdefault(choices, {})
-        cfg, own = _compose_own(name, overrides, lacking, len(found), folder)
+        cfg, own = _compose_without_foreign_settings(name, overrides, lacking, len(found), folder)
         if own not in found:
             found[own] = _add_job(concerns, combination_of(cfg), lacking)
         elif not lacking:
@@ -133,7 +142,7 @@ def _check_repetition(combination: Combination) -> None:
     """Raise ConfigError for a job that was typed twice, if its launcher would run it twice."""
     if combination.launcher == BASIC:
         return
-    # Hydra would number the repetition as a job of its own.
+    # Another launcher of Hydra would number the repetition as a job of its own.
     job = " ".join(map(override_text, combination.overrides))
     reason = f"{job}: this job was typed twice; allowed: each value once"
     raise ConfigError(f"hydra/launcher={combination.launcher}: {reason}")
@@ -142,9 +151,10 @@ def _check_repetition(combination: Combination) -> None:
 def _add_job(
     concerns: Concerns, combination: Combination, lacking: Mapping[str, ConfigError]
 ) -> Combination:
-    """The combination without the settings of its experiment that its options lack.
+    """Leave out the experiment's settings that the job's options lack, and count the job.
 
-    lacking: settings that were left out before; `concerns` gets all of the job's settings.
+    concerns: counts the settings that the job has and lacks. lacking: settings of the command line
+    that were left out already, with their errors.
     """
     choices, overrides = combination.choices, combination.overrides
     values = deepcopy(combination.values)
@@ -153,21 +163,22 @@ def _add_job(
     return replace(combination, values=values)
 
 
-def _compose_own(
+def _compose_without_foreign_settings(
     name: str,
     overrides: tuple[str, ...],
     lacking: dict[str, ConfigError],
     number: int = 0,
     folder: str | None = None,
 ) -> tuple[DictConfig, tuple[str, ...]]:
-    """(configuration, overrides) of a job without the settings that its options lack.
+    """Compose a job without the settings that its options lack: (configuration, its overrides).
 
-    lacking: settings that the options are known to lack, with their errors; more are added.
+    lacking: settings that the options are known to lack, with their errors; further ones are added.
+    number: number of the job in its sweep. folder: folder of the sweep; None: as configured.
     """
     given, overrides = overrides, without_force(overrides)
-    # Hydra reports one unknown setting at a time, so it is asked again without it.
     for setting in lacking:
         overrides = leave_out(overrides, setting)
+    # Hydra reports only one unknown setting at a time, so the job is composed again without it.
     while True:
         try:
             return _compose(name, overrides, number, folder), overrides
@@ -176,7 +187,7 @@ def _compose_own(
             if rest == overrides:
                 raise
             is_forced = any(text.startswith(f"++{setting}=") for text in given)
-            # A file may name code of the user's own, to which ++ adds an argument of that name.
+            # A yaml file may name a class of the user's own. Then ++ adds an argument for it.
             if is_forced and _is_own_code(name, rest, setting.rpartition(".")[0]):
                 overrides = tuple(
                     f"++{text}" if name_in(text) == setting else text for text in overrides
@@ -188,22 +199,23 @@ def _compose_own(
 def _is_own_code(name: str, overrides: Sequence[str], group: str) -> bool:
     """True if the option of the job is a class or a function of the user's own."""
     choices = [text for text in overrides if not VALUE_IN_OPTION.match(text)]
-    # Any other error in them is reported when the job is composed.
+    # Any other error in these choices is reported when the job itself is composed.
     with suppress(HydraException):
         target = OmegaConf.select(hydra_compose(name, choices), f"{group}._target_")
-        return isinstance(target, str) and not target.startswith(OWN_OPTIONS)
+        return isinstance(target, str) and not target.startswith(BUILTIN_OPTIONS)
     return False
 
 
 def compose_each(
     line: CommandLine, jobs: Sequence[Sequence[str]], folder: Path
 ) -> list[Combination]:
-    """The combination of each list of overrides, as jobs of one sweep in that folder.
+    """Compose a combination for each list of overrides, as the jobs of one sweep in that folder.
 
-    line: its flags name folders of options. Raises ConfigError and Hydra's exceptions.
+    line: a command line with flags that may name folders of options. Raises ConfigError and Hydra's
+    exceptions.
     """
-    # Composing takes much longer than changing a value: jobs that differ only in settings at the
-    # top level are composed once.
+    # Composing takes much longer than changing a value. Jobs that differ only in settings at the
+    # top level are therefore composed once; their values are changed in copies.
     with compose_api(line):
         name = line.config_name or CONFIG_NAME
         names = {each.name for each in settings()}
@@ -222,7 +234,10 @@ def compose_each(
 def _change_settings(
     cfg: DictConfig, overrides: Sequence[str], changes: Sequence[str], number: int
 ) -> DictConfig:
-    """The configuration with these settings at the top level, as job `number` of a sweep."""
+    """Turn the configuration into that of job `number` of a sweep; only the top level changes.
+
+    overrides: all overrides of the job. changes: those of its overrides that are not applied yet.
+    """
     with read_write(cfg.hydra), open_dict(cfg.hydra):
         cfg.hydra.job.num, cfg.hydra.job.id = number, str(number)
         cfg.hydra.overrides.task = [*overrides]
@@ -259,14 +274,14 @@ def _compose_first(name: str, line: CommandLine) -> DictConfig:
     values = override_values(parse_overrides(line.overrides))
     first_values = tuple(each[0] for each in values if each)
     if line.is_sweep:
-        return _compose_own(name, first_values, {})[0]
+        return _compose_without_foreign_settings(name, first_values, {})[0]
     try:
         return _compose(name, line.overrides)
-    # An experiment may set the sweep mode itself, which is known once it is composed: several
-    # values are then no error.
+    # An experiment may turn on the sweep mode, in which several values are no error. Only the
+    # composed configuration shows that.
     except (ConfigCompositionException, ForeignSetting):
         with suppress(HydraException):
-            cfg, _ = _compose_own(name, first_values, {})
+            cfg, _ = _compose_without_foreign_settings(name, first_values, {})
             if cfg.hydra.mode == RunMode.MULTIRUN:
                 return cfg
         raise
@@ -296,6 +311,7 @@ def _compose(
 
 
 def _check_sweeper(cfg: DictConfig) -> None:
+    """Raise ConfigError for any sweeper of Hydra but the basic one."""
     if (name := cfg.hydra.runtime.choices["hydra/sweeper"]) != BASIC:
         reason = "all jobs have to be known before the first trial runs"
         raise ConfigError(f"hydra/sweeper={name}: {reason}; allowed: {BASIC}")

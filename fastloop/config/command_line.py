@@ -1,5 +1,8 @@
-"""Parse a command line in Hydra's grammar: flags and overrides in any order, checked and
-respelled."""
+"""Parse a command line into a CommandLine: its flags, and its overrides in Hydra's grammar.
+
+An override is an argument such as `loader=raw` or `num_workers=2`. Some spellings that Hydra does
+not know, such as `dataset=mine.Squares`, are respelled.
+"""
 
 from __future__ import annotations
 
@@ -35,24 +38,26 @@ INFO_VALUES = ("all", "config", "defaults", "defaults-tree", "plugins", "searchp
 """The values that --info allows."""
 
 FOLDERS = ("root", "dir")
-"""Last parts of the names of settings that are folders. An empty value would be the working
-folder."""
+"""Last parts of the names of settings that are paths of folders. They must not be empty, because an
+empty path is the working folder."""
 
 WITHOUT_EFFECT = {
     "hydra.verbose": "fastloop writes no log; HYDRA_FULL_ERROR=1 shows the traceback of an error",
     "hydra/job_logging": "fastloop writes no log; results are files in the outputs folder",
     "hydra/hydra_logging": "fastloop writes no log; results are files in the outputs folder",
 }
-"""Settings of Hydra that change nothing here, with the reason."""
+"""Setting of Hydra -> the reason why it has no effect on fastloop."""
 
 HOME_PATH = re.compile(r"(?<=[=,\[])~[^,\]'\"]*")
-"""A value, or one of several values, that begins with the home folder."""
+"""A value, or one of several values, that begins with ~, the home folder."""
 TORCH_NAMES = {"collate_fn": "collate"}
 """torch's name of an option -> its name here."""
 PLAIN_PATH = re.compile(r"[\w/.+-]*", re.ASCII)
 """A path that needs no quotes in Hydra's grammar, which knows only ASCII letters."""
 SURROGATE = re.compile("[\ud800-\udfff]")
+"""A character that stands in sys.argv for a byte that is not UTF-8."""
 DOTTED_NAME = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+")
+"""A name of a class or a function with its module, such as mine.Squares."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,9 +73,11 @@ class CommandLine:
     prints_info: bool
     """True with --help, --cfg and other flags that make Hydra print information."""
     config_path: str | None
+    """The folder of -cp, which replaces conf/; None without one."""
     config_name: str | None
+    """The name of the main yaml, from -cn; None without one."""
     config_dir: str | None
-    """The folder of -cd; None without one."""
+    """The folder of -cd, with yaml files besides conf/; None without one."""
 
     @property
     def config_flags(self) -> tuple[str, ...]:
@@ -149,7 +156,7 @@ def _parser() -> _Parser:
 
 def parse_overrides(overrides: Sequence[str]) -> list[Override]:
     """Parse the overrides. Raises ConfigError for overrides that no job can have."""
-    # The parser expands glob(*) by the loader's list of options.
+    # Hydra's config loader lists the options to which the parser expands glob(*).
     loader = GlobalHydra.instance().config_loader()
     parsed = OverridesParser.create(config_loader=loader).parse_overrides(list(overrides))
     for override in parsed:
@@ -158,7 +165,10 @@ def parse_overrides(overrides: Sequence[str]) -> list[Override]:
 
 
 def _check_override(override: Override) -> None:
-    """Raise ConfigError if a job would lack a setting or an option."""
+    """Raise ConfigError for an override that Hydra accepts and no job can have.
+
+    Examples are the deletion of a setting that every job needs, and an empty path of a folder.
+    """
     name = override.key_or_group
     if name in WITHOUT_EFFECT:
         raise ConfigError(f"{override.input_line}: it has no effect: {WITHOUT_EFFECT[name]}")
@@ -183,8 +193,9 @@ def _check_override(override: Override) -> None:
 
 
 def _is_hydra_setting(name: str) -> bool:
-    """True for a setting of Hydra's own, and for any name in a dict among them."""
-    # Hydra accepts any name that has a plus in front.
+    """True for the dotted name of one of Hydra's settings, or of a key below a setting that is a
+    dict."""
+    # Hydra itself accepts any name that has a plus in front.
     kind: Any = HydraConf
     for part in name.split(".")[1:]:
         if not is_dataclass(kind):
@@ -217,7 +228,7 @@ def read_spelling(override: str) -> str:
 
 
 def expand_homes(values: Any) -> Any:
-    """The nested values, with the path in the home folder for each text that begins with ~/."""
+    """The nested values, with ~/ replaced by the home folder at the beginning of each text."""
     if isinstance(values, dict):
         return {name: expand_homes(value) for name, value in values.items()}
     if isinstance(values, list):
@@ -226,7 +237,7 @@ def expand_homes(values: Any) -> Any:
 
 
 def quote(text: str) -> str:
-    """The text as a value of Hydra's command line, which commas and brackets do not end.
+    """Quote the text, so Hydra parses it as one value even if it has commas or brackets.
 
     >>> quote("a, b")
     "'a, b'"
@@ -240,6 +251,7 @@ def read_spellings(overrides: Iterable[str]) -> tuple[str, ...]:
 
 
 def _expand_quoted(match: re.Match[str]) -> str:
+    """The matched path, expanded, and quoted if Hydra's grammar requires it."""
     path = _expand(match[0])
     return path if PLAIN_PATH.fullmatch(path) else quote(path)
 
@@ -248,6 +260,6 @@ def _expand(path: str) -> str:
     """The path with the home folder in place of ~ or ~name."""
     try:
         return str(Path(path).expanduser())
-    # ~name of a user that does not exist.
+    # The path begins with ~name, and there is no user of that name.
     except RuntimeError:
         return path

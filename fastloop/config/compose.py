@@ -1,4 +1,9 @@
-"""Compose and build all jobs of a command line."""
+"""Compose and build the jobs of a command line, each as a JobRequest.
+
+To compose is to merge conf/, other yaml files and overrides into a configuration, by Hydra. To
+build is to make the objects that the configuration describes. `fastloop run` and most commands that
+take a job call `compose_all`.
+"""
 
 from __future__ import annotations
 
@@ -59,13 +64,13 @@ def compose_all(
     describe: Callable[[Sequence[Mapping[str, Any]]], str] | None = None,
     modules: Sequence[str] = TRIAL_MODULES,
 ) -> list[JobRequest]:
-    """Compose and build all jobs of the command line; empty after --help, --cfg etc.
+    """Compose and build all jobs of sys.argv; returns no request after --help, --cfg etc.
 
     measure_here: called with one request in each process of a Hydra launcher (joblib, ray,
     submitit); the returned requests then have is_done set.
     describe: returns a line about the work from the configurations. The line is printed only if
     torch is not imported yet. None: no line.
-    modules: modules that the processes of the command need first of all.
+    modules: modules that the processes of the command need; the forkserver imports them early.
     Exits with status 1 and one line for an invalid name or value, before anything is written.
     """
     requests: list[JobRequest] = []
@@ -98,7 +103,7 @@ def compose_all(
         if text is None:
             raise
         print(text, file=sys.stderr)
-        # A Hydra launcher has measured some jobs before the error: their results are printed.
+        # If a Hydra launcher has measured some jobs before the error, their results are printed.
         if any(request.folder.is_dir() for request in requests):
             return [replace(request, is_done=True) for request in requests]
         sys.exit(1)
@@ -126,14 +131,16 @@ def _check_and_tell(
     combinations: Sequence[Combination],
     describe: Callable[[Sequence[Mapping[str, Any]]], str] | None,
 ) -> None:
-    """Raise ConfigError for a wrong setting of these jobs, and if none of them finds the files of
-    its dataset; then print the line about the work, unless torch is imported already."""
+    """Check the jobs, then print the line about the work, unless torch is imported already.
+
+    Raises ConfigError for a wrong setting, and if no job finds the files of its dataset.
+    """
     jobs = [combination.values for combination in combinations]
     refuse_unknown_settings(combinations)
     for job in jobs:
         check_settings({**job})
     check_own_code(jobs)
-    # Other machines, on which a Hydra launcher runs the jobs, may have other files.
+    # Another launcher of Hydra may run the jobs on other machines, which may have other files.
     if combinations[0].launcher == BASIC:
         _refuse_missing_files(combinations)
     # The user reads the line while torch is imported, which takes seconds.
@@ -144,7 +151,7 @@ def _check_and_tell(
 def _refuse_missing_files(combinations: Sequence[Combination]) -> None:
     """Raise ConfigError if none of these jobs finds the files of its dataset.
 
-    If only some jobs lack theirs, the others are measured, and rows of the table have the reasons.
+    If only some jobs lack files, the others are measured, and the table shows the reasons.
     """
     reasons = [_missing_files(each) for each in combinations]
     if reasons and all(reasons):
@@ -161,10 +168,10 @@ def _missing_files(combination: Combination) -> str:
         return ""
     for setting in option.settings:
         path = values.get(setting.name)
-        # Other settings of this kind may be null: their meaning says what is read then.
+        # Some of these paths may be null; the setting's meaning then says which data is read.
         if not setting.is_own_path or (path is None and setting.explains_null):
             continue
-        # A value of another kind is refused when the dataset is built.
+        # A value of another type is refused when the dataset is built.
         if path is not None and not isinstance(path, str):
             continue
         try:
@@ -186,7 +193,10 @@ def _tell_concerns(composed: Combinations) -> None:
 
 
 def _tell_missing_stores(requests: Sequence[JobRequest], had_store: Sequence[bool]) -> None:
-    """Print a line for each loader that reads the samples themselves, and not its store."""
+    """Print a line for each loader that reads the samples because its store was left out.
+
+    had_store: for each request, True if its configuration has a store.
+    """
     lines = [
         describe_missing_store(request.job, request.choices)
         for request, had_one in zip(requests, had_store, strict=True)
@@ -197,7 +207,10 @@ def _tell_missing_stores(requests: Sequence[JobRequest], had_store: Sequence[boo
 
 
 def _start_server(jobs: Sequence[Mapping[str, Any]], modules: Sequence[str]) -> None:
-    """Let the server of the trials' processes import the modules that these jobs need."""
+    """Start the forkserver of the trials, which imports the modules that these jobs need.
+
+    modules: further modules to import. Does nothing if a job has another isolation.
+    """
     from fastloop.processes.start_method import start_server_early
 
     if all(job["isolation"] == "forkserver" for job in jobs):
@@ -216,8 +229,8 @@ def _targets(node: Any) -> list[str]:
 
 
 def compose_silently() -> tuple[list[JobRequest], str]:
-    """Compose the requests as `compose_all` does, without its output; also returns its error
-    message, empty on success."""
+    """Compose the requests as `compose_all` does, and print nothing. Returns (the requests, an
+    error message that is empty on success)."""
     output = io.StringIO()
     with contextlib.redirect_stdout(output), contextlib.redirect_stderr(output):
         try:
@@ -227,7 +240,7 @@ def compose_silently() -> tuple[list[JobRequest], str]:
 
 
 def compose_requirements(arguments: Sequence[str]) -> tuple[str, ...]:
-    """Find the requirements of the options of all jobs of a command line; no job is built.
+    """Find the pip requirements of all jobs of a command line, each once; no job is built.
 
     Raises UsageError for an invalid name or value.
     """
@@ -256,10 +269,10 @@ def compose_changed(overrides: Sequence[str]) -> Job:
 
 
 def compose_requests(jobs: Sequence[Sequence[str]], folder: Path) -> list[JobRequest]:
-    """Compose the requests of these lists of overrides as the jobs of one sweep in that folder,
-    with the flags of this command line.
+    """Compose the requests of the jobs of one sweep in that folder.
 
-    Raises ConfigError or one of Hydra's exceptions for an invalid name or value.
+    jobs: the overrides of each job. The flags are those of this process's command line. Raises
+    ConfigError or one of Hydra's exceptions for an invalid name or value.
     """
     line = read_command_line(sys.argv[1:])
     return _build_requests(line, compose_each(line, jobs, folder))
@@ -271,7 +284,7 @@ def _build_requests(line: CommandLine, combinations: Sequence[Combination]) -> l
 
 
 def refuse_several(arguments: Sequence[str], refusal: str) -> None:
-    """Raise UsageError for a command line that makes several jobs, before any is composed.
+    """Raise UsageError for a command line that makes several jobs, before a job is composed.
 
     refusal: the message, with {} for the overrides.
     """
@@ -279,7 +292,7 @@ def refuse_several(arguments: Sequence[str], refusal: str) -> None:
     if line.prints_info:
         return
     is_sweep = line.is_sweep
-    # Composing reports the errors of a line that can't be parsed.
+    # If the line can't be parsed, composing it later reports the error.
     with contextlib.suppress(HydraException):
         parsed = OverridesParser.create().parse_overrides([*line.overrides])
         is_sweep = is_sweep or any(each.is_sweep_override() for each in parsed)

@@ -1,7 +1,8 @@
-"""Replace the defaults of a composed configuration that its other parts rule out.
+"""Remove or replace those defaults of a composed configuration that its other parts rule out.
 
-Hydra merges overrides and the user's yaml files into the yaml of the default option, and does not
-tell which of them has set a value.
+For example, `dataset._target_=mine.Squares` rules out the settings of the default dataset. Hydra
+merges overrides and the user's yaml files into the yaml of the default option, and does not tell
+which of these sources has set a value. Most of this file finds that out.
 """
 
 from __future__ import annotations
@@ -27,24 +28,27 @@ PAD = "fastloop.options.collate.pad.PadCollate"
 FITS_PADDED = "recursive"
 """The placement that takes the place of the default for padded batches."""
 _FOUND: WeakKeyDictionary[Any, dict[tuple[str, ...], frozenset[str]]] = WeakKeyDictionary()
-"""Hydra's global object -> the names of settings and groups that the functions below have found
-while it was the global one. Finding them takes about as long as composing a job. The files may
-change until the next command, for which Hydra has another global object."""
+"""Cache: Hydra's global object -> the names of settings and groups that the functions below have
+found. Finding them takes about as long as composing a job. The cache ends with the global object,
+because the yaml files may have changed when Hydra makes the next one."""
 
 
-def fit_composed(cfg: DictConfig, name: str, overrides: Sequence[str]) -> None:
-    """Change a configuration of `compose_api`, with Hydra's part, that has just been composed.
+def remove_unfit_defaults(cfg: DictConfig, name: str, overrides: Sequence[str]) -> None:
+    """Remove or replace the unfit defaults of a configuration that has just been composed.
 
-    name: the name of the configuration's main yaml.
+    cfg: the configuration, with Hydra's part. name: the name of its main yaml. overrides: those
+    from which it was composed. To be called in the context of `compose_api`.
     """
     for group in OPTION_METHODS:
         _leave_out_defaults(cfg, name, overrides, group)
     _fit_placement(cfg, name, overrides)
 
 
-def fit_alike(values: dict[str, Any], fitted: dict[str, Any]) -> dict[str, Any]:
-    """The values of a configuration that Hydra has composed by itself, changed as those of
-    `fitted` were by `fit_composed`."""
+def copy_removals(values: dict[str, Any], fitted: dict[str, Any]) -> dict[str, Any]:
+    """Apply the changes of `remove_unfit_defaults` to values that Hydra has composed by itself.
+
+    fitted: the values of the same job after `remove_unfit_defaults`, which show the changes.
+    """
     nodes = {
         group: {key: each for key, each in values[group].items() if key in fitted[group]}
         for group in OPTION_METHODS
@@ -53,11 +57,11 @@ def fit_alike(values: dict[str, Any], fitted: dict[str, Any]) -> dict[str, Any]:
 
 
 def _leave_out_defaults(cfg: DictConfig, name: str, overrides: Sequence[str], group: str) -> None:
-    """Delete the settings of the default option, if another `_target_` has replaced it.
+    """Delete the settings of the group's default option if another `_target_` has replaced it.
 
-    They would be passed to parameters of the same name in place of the user's own defaults.
-    Settings that an override or a file has set stay. If an override or a file has chosen the
-    option, only settings of which the target has no parameter are deleted.
+    Otherwise these settings would replace the defaults of the target's parameters of the same name.
+    Settings that an override or a file has set are kept. If an override or a file has chosen the
+    option, all settings are kept for which the target has a parameter.
     """
     node, choice = cfg.get(group), cfg.hydra.runtime.choices.get(group)
     option = choice if choice in options_of(group) else default_of(group)
@@ -85,11 +89,11 @@ def _leave_out_defaults(cfg: DictConfig, name: str, overrides: Sequence[str], gr
 
 
 def _names_in_files(name: str, others: Sequence[str], group: str) -> frozenset[str]:
-    """Names of the settings that the files set in the group, besides those of its default option.
+    """Names of the group's settings in all yaml files but that of the group's default option.
 
     others: the overrides, without those of the group.
     """
-    # Without the group's default, the node has what the files set, and nothing else.
+    # `~group` deletes the default option: only settings from other files remain in the group.
     of_files = [*pass_to_own_code(_without_settings(others)), f"~{group}"]
     found = _FOUND.setdefault(GlobalHydra.instance().hydra, {})
     key = ("names", name, *of_files)
@@ -99,17 +103,18 @@ def _names_in_files(name: str, others: Sequence[str], group: str) -> frozenset[s
 
 
 def _without_settings(overrides: Sequence[str]) -> list[str]:
-    """The overrides without those of settings at the top level, which are in no group: jobs of a
-    sweep often differ in these alone."""
+    """The overrides without those of settings at the top level, which change no group. Jobs of a
+    sweep often differ only in such settings, and share a key of `_FOUND` without them."""
     names = {setting.name for setting in settings()}
     return [text for text in overrides if text.lstrip("+").partition("=")[0] not in names]
 
 
 def _names_to_keep(target: Any, names: Sequence[str]) -> Collection[str]:
-    """Names of the target's parameters; all of the given names if it takes any argument, or does
-    not tell which."""
+    """Names of the target's parameters. If the target accepts any argument, or its parameters are
+    not known, all of the given names."""
     path = str(target)
-    # The text of a module is read before it is imported. A wrong name in it is told later.
+    # If the target's module is not imported yet, only its text is read. A target that does not
+    # exist is reported later.
     read = parameters_of if path.partition(".")[0] in sys.modules else read_parameters
     with suppress(ValueError):
         parameters = read(path)
@@ -121,7 +126,8 @@ def _names_to_keep(target: Any, names: Sequence[str]) -> Collection[str]:
 def _fit_placement(cfg: DictConfig, name: str, overrides: Sequence[str]) -> None:
     """Put placement=recursive in place of the default, for collate=pad.
 
-    Padded batches have (padded, lengths) in them, which placement=direct does not open.
+    Padded batches contain pairs (padded, lengths). placement=direct moves only top-level fields,
+    and does not look into these pairs.
     """
     targets = [_raw_values(cfg.get(group)).get("_target_") for group in ("collate", "placement")]
     is_set = any(_group_in(override) == "placement" for override in overrides)
@@ -133,8 +139,8 @@ def _fit_placement(cfg: DictConfig, name: str, overrides: Sequence[str]) -> None
 
 
 def _raw_values(node: Any) -> dict[Any, Any]:
-    """The values of a part of the configuration, ${...} as it is written; empty for no dict."""
-    # The job is built later, which resolves each value once and names the setting of a failing one.
+    """The values of a part of the configuration, with ${...} unresolved; empty if it is no dict."""
+    # Values are resolved once, when the job is built; an error then names the setting.
     values = OmegaConf.to_container(node) if isinstance(node, DictConfig) else None
     return values if isinstance(values, dict) else {}
 

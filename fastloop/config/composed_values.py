@@ -1,5 +1,8 @@
-"""Combine the values of a single job's configuration from cached ones: Hydra takes 0.1 s for each
-configuration that it composes."""
+"""Compose the values of a single job's configuration quickly, from cached configurations.
+
+Hydra takes 0.1 s for each configuration that it composes. `compose_values` therefore lets Hydra
+compose each option only once, and combines the results itself if that is possible.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +34,8 @@ from fastloop.config.hydra_api import (
 CHOICE = re.compile(r"([\w@.]+)=(\w+)")
 """An override that chooses an option by its name."""
 CHANGES_WITH = {"decoder": "dataset", "store@loader.store": "loader"}
-"""Group that changes with the options of another group -> the other group."""
+"""Group that the options of another group choose from -> the other group. Their overrides are
+composed together."""
 
 
 def compose_values(*overrides: str) -> dict[str, Any]:
@@ -46,11 +50,12 @@ def compose_values(*overrides: str) -> dict[str, Any]:
 @cache
 def _compose_unresolved(overrides: tuple[str, ...]) -> DictConfig:
     """Compose the configuration of a job without resolving interpolations."""
-    # Composing is cached, resolving is not: it is fast and depends on the environment. Jobs that
-    # differ only in values are composed once; the values are changed in a copy, as Hydra does.
+    # Composing is cached. Resolving is not, because it is fast and depends on the environment. Jobs
+    # that differ only in values are composed once; the values are changed in a copy, as Hydra does.
     line = read_command_line(overrides)
     names = {each.name for each in settings()}
-    # Which defaults of these groups are left out depends on the values that are set.
+    # In these groups, the values decide which defaults are left out (see composed_defaults.py), so
+    # they are composed together with the choices.
     targets = [text.partition("._target_=")[0] for text in line.overrides if "._target_=" in text]
     fitted = tuple(f"{group.lstrip('+')}." for group in (*targets, "placement"))
     values = [
@@ -61,7 +66,7 @@ def _compose_unresolved(overrides: tuple[str, ...]) -> DictConfig:
     ]
     if values:
         cfg = deepcopy(_compose_unresolved(tuple(text for text in overrides if text not in values)))
-        # If a value can't be changed, Hydra composes all of it below and reports the error.
+        # If a value can't be changed, Hydra composes the whole job below, and reports the error.
         with suppress(OmegaConfBaseException), compose_api(line):
             changes = parse_overrides(values)
             if not any(change.is_sweep_override() for change in changes):
@@ -73,8 +78,8 @@ def _compose_unresolved(overrides: tuple[str, ...]) -> DictConfig:
 
 
 def _combine(overrides: tuple[str, ...]) -> DictConfig | None:
-    """The configuration, made of those of each choice; None if Hydra has to compose it."""
-    # Many jobs combine few options, so each option is composed once.
+    """Combine the cached configurations of single choices; None if only Hydra can do so."""
+    # Many jobs are combinations of few options, so each option is composed only once.
     choices = _plain_choices(overrides)
     if choices is None or len(choices) < 2:
         return None
@@ -85,13 +90,14 @@ def _combine(overrides: tuple[str, ...]) -> DictConfig | None:
 
 @cache
 def _parts_of(overrides: tuple[str, ...]) -> frozenset[str]:
-    """The parts of the default configuration that these overrides change."""
+    """Names at the top level of the default configuration that these overrides change."""
     return _parts_that_differ(_compose_unresolved(()), _compose_unresolved(overrides))
 
 
 def _plain_choices(overrides: Sequence[str]) -> dict[str, tuple[str, ...]] | None:
-    """Group -> overrides of it and its parts, if each override chooses an option of conf/ from
-    another group; else None.
+    """Group -> the overrides that choose its option, and those of groups in CHANGES_WITH.
+
+    None unless every override chooses an option of conf/, each from a different group.
 
     >>> _plain_choices(["loader=raw", "dataset=photos", "decoder=pil"])
     {'loader': ('loader=raw',), 'dataset': ('dataset=photos', 'decoder=pil')}
@@ -113,11 +119,11 @@ def _plain_choices(overrides: Sequence[str]) -> dict[str, tuple[str, ...]] | Non
 def _combine_choices(
     base: DictConfig, chosen: Mapping[str, DictConfig], parts: Mapping[str, frozenset[str]]
 ) -> DictConfig | None:
-    """The configuration with all choices; None if two of them change the same part.
+    """The configuration with all choices; None if two groups' choices change the same part.
 
     base: the configuration without choices.
-    chosen: group -> the configuration with the choices from only this group and its parts.
-    parts: group -> the names at the top level that these choices change.
+    chosen: group -> the configuration with only this group's choices.
+    parts: group -> the parts, names at the top level, that these choices change.
     """
     if sum(map(len, parts.values())) > len(set[str]().union(*parts.values())):
         return None
@@ -133,7 +139,7 @@ def _combine_choices(
 
 
 def _parts_that_differ(base: DictConfig, changed: DictConfig) -> frozenset[str]:
-    """Names at the top level that have other content, before interpolations are resolved."""
+    """Names at the top level with different contents, before interpolations are resolved."""
     before, after = (OmegaConf.to_container(cfg, resolve=False) for cfg in (base, changed))
     assert isinstance(before, dict)
     assert isinstance(after, dict)

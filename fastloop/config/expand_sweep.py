@@ -1,4 +1,4 @@
-"""Expand overrides with several values into jobs: all combinations, up to MOST_JOBS."""
+"""Expand the overrides of a sweep into those of each job: all combinations of their values."""
 
 from __future__ import annotations
 
@@ -17,8 +17,7 @@ and a range may have more values than memory holds."""
 
 
 def expand_jobs(overrides: Sequence[Override]) -> list[tuple[str, ...]]:
-    """Expand the overrides to those of each job: all combinations of values; the last varies
-    fastest.
+    """The overrides of each job: all combinations of values. The last override varies fastest.
 
     Raises ConfigError for more than MOST_JOBS.
     """
@@ -30,8 +29,8 @@ def expand_jobs(overrides: Sequence[Override]) -> list[tuple[str, ...]]:
 
 
 def override_values(overrides: Sequence[Override]) -> list[list[str]]:
-    """A list for each overridden key: `key=value` for each of its values. The last override of a
-    key wins.
+    """For each overridden key, a list of `key=value`, one for each value. If a key is overridden
+    twice, the last override counts.
 
     Raises ConfigError for an override without values, or with infinitely many.
     """
@@ -57,7 +56,7 @@ def override_values(overrides: Sequence[Override]) -> list[list[str]]:
 def _check_count(override: Override) -> None:
     """Raise ConfigError for a range of more than MOST_JOBS values, and for a range without a
     step."""
-    # This is checked before a range is expanded, which might take all memory.
+    # The count is checked first, because expanding a long range might take all memory.
     values = override.value()
     if not isinstance(values, RangeSweep):
         return

@@ -1,6 +1,7 @@
-"""Handle foreign settings: an option of conf/ lacks them, and another option of its group has them.
+"""Find, report and leave out foreign settings of a job.
 
-In a sweep, such a setting applies only to the jobs with an option that has it.
+A setting is foreign to a job if the job's option lacks it, and another option of the same group has
+it. In a sweep, such a setting applies only to the jobs with an option that has it.
 """
 
 from __future__ import annotations
@@ -46,7 +47,8 @@ class ForeignSetting(ConfigError):  # noqa: N818 - a verdict on one job, as Unsu
 
 
 def find_foreign_setting(message: str) -> str:
-    """The name of the setting that a job's option lacks, from Hydra's message; else empty."""
+    """The name in Hydra's message of a setting that the job's option lacks; empty for any other
+    message."""
     match = NO_KEY.search(message)
     name = (match[1] or match[2]) if match else ""
     is_of_option = "." in name and not name.startswith("hydra")
@@ -63,12 +65,14 @@ def override_text(override: str) -> str:
 
 
 def describe_foreign_setting(override: str, overrides: Sequence[str]) -> str:
-    """The message for an override of a setting that the job's option lacks and others have; empty
-    if no option has it."""
+    """The message for an override of a foreign setting, with the options that have the setting.
+
+    Empty if no option has it, or if the job's option is code of the user's own.
+    """
     name, equals, value = override.lstrip("~").partition("=")
     shown = name.rpartition("@")[2]
     group, _, setting = shown.partition(".")
-    # This is code of the user's, and no option of conf/ knows its arguments.
+    # The option is code of the user's own, and conf/ does not know its arguments.
     if any(override.startswith(f"{group}._target_=") for override in overrides):
         return ""
     chosen = [value for key, _, value in (o.partition("=") for o in overrides) if key == group]
@@ -95,8 +99,8 @@ def explain_setting(name: str, overrides: Sequence[str], setting: str) -> str:
     group = setting.partition(".")[0]
     # The arguments of the user's own code are not known here.
     if not any(each.startswith(f"{group}._target_=") for each in overrides):
-        # An experiment may choose the option, which the overrides do not show then. Other overrides
-        # may be wrong as well, and are reported later.
+        # The job is composed because an experiment, and not an override, may choose the option. If
+        # another override is wrong as well, that is reported later.
         with suppress(HydraException):
             rest = [*leave_out(overrides, setting)]
             cfg = hydra_compose(name, rest, return_hydra_config=True)
@@ -158,12 +162,13 @@ def _options_with(group: str, setting: str) -> str:
 
 
 def without_force(overrides: Sequence[str]) -> tuple[str, ...]:
-    """The overrides of a job, without the ++ of each setting that another option of conf/ has.
+    """Remove the ++ before each setting that another option of conf/ has.
 
     >>> without_force(["loader=raw", "++loader.store=null", "++loader.mine=1"])
     ('loader=raw', 'loader.store=null', '++loader.mine=1')
     """
-    # With ++, Hydra would add the setting to an option that lacks it, which then refuses it.
+    # With ++, Hydra would add the setting even to an option that lacks it, and the option's class
+    # would refuse it.
     return tuple(
         text.removeprefix("++") if _is_forced_setting(text, overrides) else text
         for text in overrides
@@ -171,12 +176,12 @@ def without_force(overrides: Sequence[str]) -> tuple[str, ...]:
 
 
 def _is_forced_setting(override: str, overrides: Sequence[str]) -> bool:
-    """True if the override has a ++ and an option of conf/ has its setting."""
+    """True if the override begins with ++, and changes a setting of an option of conf/."""
     group, _, setting = name_in(override).removeprefix("++").partition(".")
     if not override.startswith("++") or not _options_with(group, setting):
         return False
-    # Code of the user's, named by _target_ or by a yaml of their own, may have an argument of that
-    # name, which ++ adds.
+    # If _target_ or a yaml of the user's names other code, ++ may be meant to add an argument for
+    # that code.
     chosen = [text for text in overrides if text.startswith((f"{group}=", f"{group}._target_="))]
     known = [f"{group}={option.name}" for option in _options_of_path(group)]
     return all(text in known for text in chosen)
@@ -194,14 +199,14 @@ def name_in(override: str) -> str:
 
 @dataclass(kw_only=True)
 class Concerns:
-    """Counts the jobs of a sweep that have, and that lack, its foreign settings."""
+    """Counts the jobs that each setting of a sweep concerns. Dicts to None are ordered sets."""
 
     jobs: int = 0
     """Number of jobs so far."""
     lacking: dict[str, int] = field(default_factory=dict)
     """Name of a setting -> number of jobs that lack it."""
     errors: dict[str, ConfigError] = field(default_factory=dict)
-    """Name of a setting -> the error if no job has it."""
+    """Name of a setting -> the error to raise if no job has the setting."""
     having: dict[str, dict[str, None]] = field(default_factory=dict)
     """Name of a setting -> the options that have it, in the order of the jobs."""
     values: dict[str, dict[str, None]] = field(default_factory=dict)
@@ -228,7 +233,7 @@ class Concerns:
         that no job has."""
         lines = []
         for name, count in self.lacking.items():
-            # A setting that no job has is a mistake, and not one that concerns some of them.
+            # A setting that no job has is a mistake of the user's.
             if count == self.jobs:
                 raise self.errors[name]
             values = [*self.values.get(name, {})]
@@ -245,10 +250,10 @@ def leave_out_of_experiment(
 ) -> dict[str, ConfigError]:
     """Remove the experiment's settings that the job's options lack.
 
-    Returns an error for each, which counts if no job of the sweep has the setting.
+    Returns name -> error; an error is raised only if no job of the sweep has that setting.
     """
-    # An experiment sets values of its own options. If the command line picks another option of a
-    # group, Hydra merges these values into it.
+    # An experiment sets values of its own options. If the command line chooses another option of
+    # the group, Hydra merges these values into the other option.
     path = experiment_files().get(choices.get("experiment", ""))
     if path is None:
         return {}

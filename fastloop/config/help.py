@@ -109,7 +109,7 @@ def _label(group: Group, option: Option) -> str:
 
 
 def _group_settings(group: Group) -> list[str]:
-    """A table of the options' settings; one that several options share is listed once."""
+    """A table of the options' settings; a setting that several options share is one row."""
     options: dict[Setting, list[str]] = {}
     for option in group.options:
         for setting in option.settings:
@@ -133,7 +133,10 @@ def _escape(text: str) -> str:
 
 
 def hanging_lines(label: str, meaning: str, column: int) -> list[str]:
-    """The label, and the meaning wrapped at `column`, below the label if this is longer."""
+    """The label, and the meaning in a column of its own that begins at `column`.
+
+    If the label is too long for that, the meaning begins on the next line.
+    """
     indent = " " * column
     if len(label) >= column:
         return [

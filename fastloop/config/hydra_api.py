@@ -1,5 +1,7 @@
-"""Set up Hydra for fastloop: the experiments and the text of --help that it gets, and its Compose
-API, which composes the configuration of a single job from its overrides."""
+"""Set up Hydra for fastloop, and compose the configuration of a single job by its Compose API.
+
+The setup registers the yaml files of experiments/ as options, and the text of --help.
+"""
 
 from __future__ import annotations
 
@@ -23,13 +25,15 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 
 from fastloop.config.catalogue import experiment_files, resource_folder
 from fastloop.config.command_line import CommandLine
-from fastloop.config.composed_defaults import fit_composed
+from fastloop.config.composed_defaults import remove_unfit_defaults
 from fastloop.config.help import help_text
 from fastloop.config.messages import ConfigError
 from fastloop.config.user_options import pass_to_own_code
 
 CONFIG_NAME = "config"
+"""Name of the main yaml, without its ending, unless --config-name names another one."""
 VERSION_BASE = "1.3"
+"""Version of Hydra that defines its defaults, see version_base in Hydra's documentation."""
 VALUE_IN_OPTION = re.compile(r"(?!hydra\.)\w+(\.\w+)+=")
 """Start of an override that changes a value in an option, and chooses no option."""
 
@@ -37,8 +41,8 @@ VALUE_IN_OPTION = re.compile(r"(?!hydra\.)\w+(\.\w+)+=")
 class _Files(dict[str, Any]):
     """A group of Hydra's ConfigStore: file paths by name; a file is read on first use.
 
-    Reading all files takes a quarter of a second, at the start of each command. Hydra uses only
-    `group[name]`: values() and get() return the paths.
+    Reading all files would add a quarter of a second to the start of each command. Hydra uses only
+    `group[name]`; values() and get() return paths.
     """
 
     def __getitem__(self, name: str) -> ConfigNode:
@@ -119,10 +123,10 @@ def _add_config_dir(folder: Path) -> None:
 def hydra_compose(
     name: str, overrides: list[str], *, return_hydra_config: bool = False
 ) -> DictConfig:
-    """The configuration that Hydra composes, without defaults that it rules out; call it in the
-    context of `compose_api`.
+    """Compose a configuration by Hydra; defaults that do not fit it are removed or replaced.
 
-    Raises ConfigError for a missing folder of options, and Hydra's exceptions.
+    name: name of the main yaml. To be called in the context of `compose_api`. Raises ConfigError
+    for a missing folder of options, and Hydra's exceptions.
     """
     # Hydra only warns of a missing folder, and then of each option that it would have contained.
     with warnings.catch_warnings():
@@ -133,7 +137,7 @@ def hydra_compose(
             path = re.search(r"path=(.*) is not available", str(warning))
             missing = path.group(1) if path else warning
             raise ConfigError(f"hydra.searchpath: there is no folder {missing}") from None
-    fit_composed(cfg, name, overrides)
+    remove_unfit_defaults(cfg, name, overrides)
     if not return_hydra_config:
         with open_dict(cfg):
             del cfg["hydra"]
@@ -141,7 +145,7 @@ def hydra_compose(
 
 
 def change_values(cfg: DictConfig, changes: Sequence[Override]) -> DictConfig:
-    """The configuration with these values. Raises OmegaConf's errors."""
+    """Set these values in the configuration itself, and return it. Raises OmegaConf's errors."""
     for change in changes:
         OmegaConf.update(cfg, change.key_or_group, change.value())
     return cfg

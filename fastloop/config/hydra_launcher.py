@@ -1,5 +1,7 @@
-"""Run Hydra's own part of a command: it prints information, and measures sweeps by a launcher such
-as joblib, ray or submitit, in processes of its own."""
+"""Run `hydra.main`, to print Hydra's information or to measure a sweep by a Hydra launcher.
+
+A Hydra launcher, such as joblib, ray or submitit, runs each job in a process that it starts itself.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,7 @@ from fastloop.config.build_jobs import build_request
 from fastloop.config.catalogue import resource_folder
 from fastloop.config.combinations import Combination, combination_of
 from fastloop.config.command_line import CommandLine, prepare_completion, quote
-from fastloop.config.composed_defaults import fit_alike
+from fastloop.config.composed_defaults import copy_removals
 from fastloop.config.hydra_api import (
     CONFIG_NAME,
     VERSION_BASE,
@@ -38,10 +40,14 @@ if TYPE_CHECKING:
 FULL_ERROR = "HYDRA_FULL_ERROR"
 """Variable of the environment; with 1, Hydra raises errors with their traceback."""
 MeasureHere = Callable[[list[JobRequest]], int]
+"""Measures requests in this process, and returns the exit status."""
 
 
 def run_hydra(line: CommandLine, task: Callable[[DictConfig], None]) -> None:
-    """Run hydra.main: to print information, or to start the processes of its launcher."""
+    """Run hydra.main: to print information, or to start the processes of its launcher.
+
+    task: called with each job's configuration, in the job's process.
+    """
     register_experiments()
     register_help_text()
     prepare_completion()
@@ -88,9 +94,10 @@ def measure_by_launcher(
         combination = combination_of(cfg, hydra_conf)
         folder = Path(hydra_conf.runtime.output_dir)
         number = int(folder.name)
-        # Hydra itself has composed `cfg`, with the defaults that `compose_combinations` replaces.
+        # Hydra has composed `cfg` by itself, without the changes that `compose_combinations` makes
+        # to defaults.
         composed = combinations[number]
-        values = fit_alike(combination.values, composed.values)
+        values = copy_removals(combination.values, composed.values)
         combination = replace(combination, values=values, choices=composed.choices)
         request = replace(build_request(combination), folder=folder, sweep_folder=folder.parent)
         if measure_here([replace(request, name=names[number], colour=colours[number])]):
@@ -98,7 +105,8 @@ def measure_by_launcher(
 
     # On a signal, the launcher's processes must be ended.
     handle_signals()
-    # The default folder contains the time, which is later now than when the jobs were composed.
+    # The name of the default folder contains the time. Without this override, Hydra would name
+    # another folder than when the jobs were composed.
     same_folder = f"hydra.sweep.dir={quote(str(first.sweep_folder))}"
     try:
         run_hydra(replace(line, overrides=(*line.overrides, same_folder)), measure)
@@ -116,8 +124,10 @@ def measure_by_launcher(
 
 
 def refuse_launcher(command: str) -> MeasureHere:
-    """The function for `compose_all` of a command that measures only in its own process: it prints
-    why a Hydra launcher can't run it, and fails."""
+    """Make the `measure_here` of `compose_all` for a command that no Hydra launcher can run.
+
+    The function prints that the command measures only in its own process, and returns status 1.
+    """
 
     def refuse(_: list[JobRequest]) -> int:
         problem = f"{command} measures on this machine, in its own process"

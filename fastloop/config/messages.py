@@ -1,4 +1,7 @@
-"""Write one-line messages for errors of Hydra, pydantic and the system about a name or value."""
+"""Turn errors of Hydra, pydantic and the system about a name or value into one-line messages.
+
+A message names the setting and its value, and says which values are allowed.
+"""
 
 from __future__ import annotations
 
@@ -34,14 +37,15 @@ UNKNOWN_SETTING = re.compile(
 )
 """Hydra's messages for a setting that does not exist: the override, or only its name."""
 LISTED = "allowed: what `fastloop list settings` and `fastloop list` show"
-"""The allowed names at the top level, of which there are more than a line can hold."""
+"""Stands in a message for the list of all names at the top level, which is too long for a line."""
 INTERPOLATIONS = "${<another setting>} or ${oc.env:<variable>}"
 """The allowed forms of values that refer to other values, for messages."""
 OVERRIDE_START = re.compile(r"[~+]{0,2}[\w./@]+=")
 """The start of an override."""
 ERROR_NUMBER = re.compile(r"^\[Errno \d+\] (.*)$")
+"""Text of an OSError; the group is the text without the number."""
 NUMBER_OR_BOOL = re.compile(r"[+-]?\d[\d_]*(\.\d*)?(e[+-]?\d+)?|true|false|null", re.IGNORECASE)
-"""Text that is a string only if it was quoted."""
+"""Text that Hydra reads as a number, a bool or null, unless it is quoted."""
 INTEGER, NUMBER, TEXT, LIST = "an integer", "a number", "text", "a list in brackets, such as [1,2]"
 ALLOWED: Mapping[str, Callable[[Mapping[str, Any]], str]] = {
     "greater_than": lambda ctx: _more_than(ctx["gt"]),
@@ -123,17 +127,18 @@ def _message(error: Exception, known_names: Iterable[str]) -> str | None:
 
 def _file_message(error: OSError | YAMLError | UnicodeDecodeError) -> str:
     """The message for a file that can't be read or written."""
-    # The error is in a yaml file of the user's, which most of these errors name.
+    # The yaml file is one of the user's. Most of these errors name it.
     if isinstance(error, YAMLError):
         return f"a yaml file can't be read: {' '.join(str(error).split())}"
     if isinstance(error, UnicodeDecodeError):
         return f"a yaml file can't be read, as it is not UTF-8: {error}"
-    # Hydra looks for a file with the name of the option.
+    # Hydra looks for a file with the option's name, which is too long for the file system.
     if error.errno == errno.ENAMETOOLONG:
         name = Path(str(error.filename)).stem
         return f"{name}: there is no such setting or option; the name is too long for a file"
     reason = ERROR_NUMBER.sub(r"\1", str(error))
-    # A file of another folder, such as a yaml of the user's, or a limit on open files.
+    # The error may also be about a file elsewhere, such as a yaml of the user's, or about the limit
+    # on open files.
     path = Path(str(error.filename or "")).absolute()
     outputs = outputs_folder()
     is_of_outputs = error.filename and (
@@ -206,7 +211,7 @@ def _hydra_message(
 
 
 def _own_reason(error: BaseException | None) -> UsageError | None:
-    """The error of one of our resolvers, which OmegaConf wraps twice; None if there is none."""
+    """The UsageError of a resolver of fastloop's, which OmegaConf wraps twice; None without one."""
     while error and not isinstance(error, UsageError):
         error = error.__cause__ or error.__context__
     return error
@@ -233,11 +238,12 @@ def _interpolation_message(error: OmegaConfBaseException) -> str:
 
 
 def _hydra_sentence(text: str) -> str:
-    """Hydra's message in the words of this command line, if users cause it often; else as it is."""
+    """Reword a message of Hydra if users often cause the error; return any other unchanged."""
     if match := re.search(r"already at '(\S+?)'", text):
         return f"+{match[1]}: this setting exists; allowed: {match[1]}=…, without +"
     if match := re.search(r"Ambiguous value for argument '(.*?)' ", text):
-        # Arguments of the user's own code have a plus by then, which nobody has typed.
+        # `pass_to_own_code` adds a plus to arguments of the user's own code. The message shows the
+        # name as it was typed.
         name = match[1].lstrip("+")
         return f"{name}: several values are a sweep, which needs -m (--multirun)"
     return text
@@ -263,10 +269,10 @@ def unknown_setting(override: str, known_names: Iterable[str], allowed: str = ""
 
 
 def validation_message(group: str, error: Any, known: Sequence[str] | None = None) -> str:
-    """A pydantic.ValidationError as `setting=value: allowed: ...`.
+    """The message for a pydantic.ValidationError, of the form `setting=value: allowed: ...`.
 
-    The allowed values of a union's parts become one sentence. known: names of the settings that the
-    group has; None: there are too many for a line.
+    The allowed values of a union's parts become one sentence. known: names of the group's settings;
+    None: there are too many for a line.
     """
     listed = LISTED
     if known is not None:
@@ -280,17 +286,18 @@ def validation_message(group: str, error: Any, known: Sequence[str] | None = Non
 
 def _name(group: str, detail: Any) -> str:
     """The setting's name, without the names that pydantic gives to the parts of a union."""
-    # After the name of the setting, pydantic names types and places in a list. Only the places are
-    # kept.
+    # In pydantic's location, names of types and indices into lists follow the setting's name. Only
+    # the indices are kept.
     first, *rest = detail["loc"] or ("",)
     path = [str(first), *(str(part) for part in rest if isinstance(part, int))]
     return ".".join(part for part in (group, *path) if part)
 
 
 def _setting_message(name: str, details: Sequence[Any], listed: str) -> str:
-    """The message for a setting; a union has an error for each of its parts.
+    """The message for one setting.
 
-    listed: words on the settings that exist.
+    details: pydantic's errors; for a union, one for each of its parts. listed: words on the
+    settings that exist.
     """
     first = details[0]
     if first["type"] in UNEXPECTED:
@@ -300,7 +307,7 @@ def _setting_message(name: str, details: Sequence[Any], listed: str) -> str:
     if first["type"] == "is_instance_of":
         return kind_message(name, first["input"], first["ctx"]["class"])
     own = [each for each in details if each["type"] not in ALLOWED]
-    # An error of the option's own check has its own sentence, which is better than pydantic's.
+    # A check of the option's class raises its own sentence, which says more than pydantic's.
     if own:
         message = own[0]["msg"].removeprefix("Value error, ")
         is_own = own[0]["type"] in ("value_error", "assertion_error")
@@ -351,7 +358,7 @@ def _members(kind: str) -> set[str]:
     from fastloop.core import plan, protocols
 
     modules = (plan, protocols)
-    # `kind` may name a class that is not a Protocol: then nothing is lacking.
+    # `kind` may name a class that is not a Protocol. Then the result is empty.
     protocol = next((vars(module)[kind] for module in modules if kind in vars(module)), object)
     return {
         name

@@ -1,4 +1,4 @@
-"""Write the answers to --help, --cfg and --info: the configuration of a command line's job."""
+"""Write the answers to --help, --cfg and --info from the composed configuration of one job."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ from fastloop.config.user_options import pass_to_own_code
 FILE_FLAGS = {"--config-path", "--config-name", "--config-dir"}
 """Flags that name the user's own yaml files."""
 WITH_CFG = FILE_FLAGS | {"--cfg", "--package", "--resolve"}
-"""Flags that may stand beside --cfg."""
+"""Flags that `config_text` can answer together. Hydra itself answers a line with any other flag."""
 WITH_INFO = FILE_FLAGS | {"--info"}
-"""Flags that may stand beside --info."""
+"""Flags that `print_config_info` can answer together; Hydra answers any other flag."""
 WITH_CONFIG = ("all", "config")
 """Values of --info that show the configuration."""
 
 
 def config_text(line: CommandLine) -> str | None:
-    """The text that --cfg prints; None for a line without --cfg, or with other questions.
+    """The text that --cfg prints; None for a line without --cfg, or with flags not in WITH_CFG.
 
-    A store that the job leaves out, as with a collate of the user's own, is still in the text: this
-    is decided when the job is built.
+    The text may contain a store that the job leaves out, for example for a collate of the user's
+    own, because that is decided later, when the job is built.
 
     Raises ConfigError for a package that is not there, and Hydra's exceptions.
     """
@@ -53,10 +53,10 @@ def config_text(line: CommandLine) -> str | None:
 
 
 def print_config_info(line: CommandLine) -> bool:
-    """Print the answer to --info, with the configuration that --cfg shows; False for another line,
-    and for values of --info that show no configuration.
+    """Print the answer to --info, with the configuration that --cfg shows.
 
-    Raises ConfigError and Hydra's exceptions.
+    Returns False, and prints nothing, for a line without --info, for values of --info that show no
+    configuration, and for flags not in WITH_INFO. Raises ConfigError and Hydra's exceptions.
     """
     asked = _read_flags(line)
     if asked.info not in WITH_CONFIG or not _flags_of(line) <= WITH_INFO:
@@ -64,7 +64,7 @@ def print_config_info(line: CommandLine) -> bool:
     with compose_api(line):
         cfg = _compose(line)
         hydra: Any = GlobalHydra.instance().hydra
-        # Hydra prints the parts of the answer, of which each composes the configuration anew.
+        # Hydra prints the answer in parts, and would compose the configuration anew for each part.
         hydra.compose_config = lambda **_: deepcopy(cfg)
         name = line.config_name or CONFIG_NAME
         hydra.show_info(asked.info, name, [*pass_to_own_code(line.overrides)])
@@ -86,17 +86,19 @@ def _read_flags(line: CommandLine) -> argparse.Namespace:
 
 def _compose(line: CommandLine) -> DictConfig:
     """The configuration with Hydra's part; call it in the context of `compose_api`."""
-    # Hydra itself would show the defaults that the composition of a job replaces or leaves out.
+    # Hydra itself would also show the defaults that `hydra_compose` replaces or removes.
     name = line.config_name or CONFIG_NAME
     return hydra_compose(name, list(line.overrides), return_hydra_config=True)
 
 
 def compose_help(line: CommandLine) -> str | None:
-    """The text of --help, from the template of the composed configuration; None if the template of
-    the user's own yaml has names that only Hydra fills in. Raises ConfigError and Hydra's
-    exceptions."""
-    # Hydra would list all groups and options, which takes seconds, before it looks whether the
-    # template names them.
+    """The text of --help, from the template of the composed configuration.
+
+    None if the template, from a yaml of the user's own, has names that only Hydra fills in. Raises
+    ConfigError and Hydra's exceptions.
+    """
+    # Hydra itself would first list all groups and options, which takes seconds, even if the
+    # template does not contain them.
     with compose_api(line):
         cfg = _compose(line)
         HydraConfig.instance().set_config(cfg)

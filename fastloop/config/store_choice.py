@@ -1,4 +1,4 @@
-"""Leave out the store of a loader if no store can hold the samples."""
+"""Choose whether a job's loader reads its store, or the samples themselves if no store fits."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ if TYPE_CHECKING:
 
 
 def choose_store(job: Job, overrides: Sequence[str]) -> Job:
-    """The job with a user's Dataset of several lengths for collate=pad, and without a store that
-    its samples, collate or transform rule out.
+    """Leave out the job's store if the job's samples, collate or transform rule it out.
 
-    overrides: overrides of the command line. A store that one of them asks for stays.
+    With collate=pad, a user's Dataset is also marked as ragged: its samples differ in length.
+    overrides: overrides of the command line. If one of them asks for a store, the store is kept.
     """
     from fastloop.core.plan import without_store
     from fastloop.core.traits import LoaderTraits, traits_of
 
     dataset: Any = job.dataset
-    # Whether the samples of a user's Dataset differ in length is known only by the collate.
+    # A user's Dataset does not tell whether its samples differ in length. Only the collate does.
     is_open = is_dataclass(job.dataset) and getattr(dataset, "ragged", False) is None
     if job.collate.takes == "ragged" and is_open:
         job = replace(job, dataset=replace(dataset, ragged=True))
     is_asked_for = any("loader.store" in name_in(override) for override in overrides)
-    # Rows can be read into memory from a store only.
+    # A loader that reads all rows into memory can read them only from a store.
     if is_asked_for or traits_of(LoaderTraits, job.loader).in_memory:
         return job
     reader = without_store(job.loader)

@@ -107,7 +107,7 @@ SYNONYMS = (
     ("num_threads", "threads", "num_workers", "workers"),
     ("size", "resize", "image_size", "shape"),
 )
-"""Groups of synonyms. The first of a group that is the name of a setting is suggested."""
+"""Tuples of synonyms. The first name in a tuple that is a known setting is suggested for all."""
 
 
 def option_hint(group: str, option: str, options: Sequence[str]) -> str:
@@ -136,8 +136,7 @@ def setting_hint(name: str, known_names: Iterable[str]) -> str:
 
 
 def same_setting(last: str, known: Iterable[str]) -> str:
-    """The known setting with a synonym of `last` as the last part of its name; empty if there is
-    none."""
+    """The known setting with a synonym of `last` as the last part of its name; else empty."""
     by_last = {each.rpartition(".")[2]: each for each in known}
     for words in SYNONYMS:
         if last in words:
@@ -165,7 +164,10 @@ def describe_flag(message: str, arguments: Sequence[str]) -> str:
 
 
 def _of_an_option(name: str, known: Sequence[str]) -> str:
-    """A hint at a setting of options with this name: of datasets first, then of loaders."""
+    """A hint at an option's setting of this name; else at a dataset's setting with a synonym.
+
+    If several groups have such a setting, datasets come first, then loaders. Empty without a guess.
+    """
     for group in ("dataset", "loader", "transform", "order", "collate", "model"):
         if f"{group}.{name}" in known:
             return suggest(f"{group}.{name}")
@@ -174,7 +176,7 @@ def _of_an_option(name: str, known: Sequence[str]) -> str:
 
 
 def _closest(name: str, known: Sequence[str]) -> str:
-    """A similar name: of the same group if there is such a group; empty if none is."""
+    """The most similar known name, in the same group if that exists; empty if none is similar."""
     group, _, last = name.rpartition(".")
     of_group = [each for each in known if each.rpartition(".")[0] == group]
     by_last = {each.rpartition(".")[2]: each for each in of_group} or {each: each for each in known}

@@ -1,5 +1,8 @@
-"""Read the settings of `fastloop tune` from conf/tune.yaml and the command line. One of them is the
-space: the values that are tried, in Hydra's syntax."""
+"""Read the settings of `fastloop tune` from conf/tune.yaml and the command line.
+
+The setting `space` lists the settings and values to try, in Hydra's syntax. A candidate is one
+combination of these values.
+"""
 
 from __future__ import annotations
 
@@ -25,9 +28,10 @@ SETTINGS = (
     *(each.name for each in DECLARED.values() if each.is_tunable),
     *("pinned_buffers", "device_prefetch", "device_prefetch_by", "torch_threads"),
 )
+"""Settings at the top level that may be tried, for the same reason."""
 MOST_CANDIDATES = 100_000
-"""The most candidates of a user's space. Predicting more of them takes minutes, and most of them
-are combinations that no job can have."""
+"""Maximum number of candidates in a space of the user's. Predictions for more would take minutes,
+and most of the candidates would be combinations that no job can have."""
 Space = Mapping[str, tuple[str, ...]]
 """Name of a setting -> name=value for every value that is tried."""
 DEFAULTS_FILE = "tune.yaml"
@@ -43,7 +47,7 @@ def tune_defaults() -> dict[str, Any]:
 
 
 def split_arguments(arguments: Sequence[str]) -> tuple[dict[str, Any], list[str]]:
-    """Split the arguments into the settings of tune by name, and the others, which belong to a job.
+    """Split the arguments into (the settings of tune by name, the arguments that describe the job).
 
     The last argument of a name wins; null stands for the default.
     """

@@ -1,4 +1,4 @@
-"""Find settings that no option has in the composed configuration, before torch is imported."""
+"""Refuse settings of a composed configuration that do not exist, before torch is imported."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from fastloop.config.foreign_settings import describe_settings
 from fastloop.config.messages import ConfigError, format_value, unknown_setting
 
 STORE_GROUP = "store@loader.store"
-"""The group of the store of a loader."""
+"""The group of a loader's store, as it is written on the command line."""
 
 
 def refuse_unknown_settings(combinations: Sequence[Combination]) -> None:
-    """Raise ConfigError for a setting that neither the job nor its option has.
+    """Raise ConfigError for a setting that is neither one of the top level nor one of an option.
 
-    Hydra refuses such a setting as well, unless it is written with a plus.
+    Hydra has refused such settings already, unless they were written with a plus.
     """
     groups = group_names()
     top = {*groups, *(setting.name for setting in settings())}
@@ -36,7 +36,8 @@ def refuse_unknown_settings(combinations: Sequence[Combination]) -> None:
         for group in (*groups, STORE_GROUP):
             node = values.get(group) if group != STORE_GROUP else values["loader"].get("store")
             option = choices.get(group, "")
-            # The jobs of a sweep have few options, though they may have many values.
+            # Many jobs of a sweep have the same option, with settings of the same names. Such an
+            # option is checked only once.
             if isinstance(node, dict) and (key := (group, option, *node)) not in seen:
                 seen.add(key)
                 _refuse_of_option(group, option, node, choices)

@@ -1,4 +1,8 @@
-"""Use classes and functions of the user's as options: `<group>._target_=module.name`."""
+"""Use the user's own classes and functions as options: `<group>._target_=module.name`.
+
+`wrap_target` puts them into an option of fastloop's that calls them; `check_own_code` finds wrong
+names and arguments early.
+"""
 
 from __future__ import annotations
 
@@ -36,19 +40,21 @@ WRAPPERS = {
     "collate": "fastloop.options.collate.user.UserCollate",
     "transform": "fastloop.options.transform.user.UserTransform",
 }
-"""Group -> the option that wraps a user object. For datasets, it is `dataset=custom`."""
+"""Group -> the class of the option that wraps an object of the user's. For datasets, the option is
+`dataset=custom`."""
 SAMPLE_FUNCTIONS = ("collate", "transform")
-"""Groups in which a user object is a function of samples."""
-OWN_OPTIONS = "fastloop.options."
+"""Groups in which the user's object is a function that is called with samples."""
+BUILTIN_OPTIONS = "fastloop.options."
 """Start of the names of fastloop's own classes of options."""
 CUSTOM_DATASET = "fastloop.options.dataset.custom.CustomDataset"
 """The `_target_` of the option that opens a user's Dataset."""
 
 
 def wrap_target(group: str, node: Any) -> Any:
-    """Return the node; or, if it names a user's class or function, a node of the wrapping option.
+    """Return a node that wraps the user's class or function in the node, or the node unchanged.
 
-    Raises ConfigError for a `_target_` that can't be imported or called.
+    node: the part of the configuration that describes an option of the group. Raises ConfigError
+    for a `_target_` that can't be imported or called.
     """
     if not isinstance(node, dict) or "_target_" not in node:
         return node
@@ -78,10 +84,10 @@ def wrap_target(group: str, node: Any) -> Any:
 
 
 def check_own_code(jobs: Sequence[Mapping[str, Any]]) -> None:
-    """Raise ConfigError for a name or an argument of the user's code that does not exist, as far as
-    the text of its module shows it.
+    """Raise ConfigError for a name or an argument of the user's code that does not exist.
 
-    jobs: configurations. Nothing is imported, so that the error appears at once.
+    Only the text of the user's module is read. Nothing is imported, so the error appears at once;
+    errors that the text does not show appear later. jobs: configurations.
     """
     seen = set[str]()
     for job in jobs:
@@ -98,7 +104,7 @@ def _check_node(group: str, node: Mapping[str, Any]) -> None:
     if target == CUSTOM_DATASET:
         target, setting, prefix = node["target"], "dataset.target", "dataset.kwargs"
         arguments = node["kwargs"] or {}
-    if not isinstance(target, str) or not target or target.startswith(OWN_OPTIONS):
+    if not isinstance(target, str) or not target or target.startswith(BUILTIN_OPTIONS):
         return
     try:
         parameters = read_parameters(target)
@@ -115,9 +121,10 @@ def _check_node(group: str, node: Mapping[str, Any]) -> None:
 def _refuse_arguments(
     prefix: str, target: str, given: Mapping[str, Any], parameters: Parameters | None
 ) -> None:
-    """Raise ConfigError for an argument that the target does not take, or that a Dataset lacks.
+    """Raise ConfigError for an argument that the target does not accept, and for a missing argument
+    of a Dataset or a model.
 
-    prefix: the settings' names without their last part.
+    prefix: the names of the arguments' settings without the last part, such as `dataset.kwargs`.
     """
     if parameters is None:
         return
@@ -127,13 +134,14 @@ def _refuse_arguments(
             continue
         meant = closest_name(name, known)
         hint = f"{suggest(f'{prefix}.{meant}')} " if meant else ""
-        # The first argument of a function of samples is the sample.
+        # The first argument of a function of samples is the sample, and so is no allowed setting.
         first = known[:1] if prefix in SAMPLE_FUNCTIONS and meant not in known[:1] else []
         named = [each for each in known if each not in parameters.required & {*first}]
         allowed = ", ".join(f"{prefix}.{each}" for each in named) or "none"
         text = f"{prefix}.{name}={format_value(value)}: {target} has no argument {name}"
         raise ConfigError(f"{text}; {hint}allowed: {allowed}")
-    # Loaders are given some arguments by fastloop, functions of samples their sample.
+    # In other groups, fastloop itself passes required arguments: some to loaders, and the samples
+    # to functions of samples.
     group = prefix.partition(".")[0]
     if group not in ("dataset", "model"):
         return
@@ -161,7 +169,7 @@ def pass_to_own_code(overrides: Sequence[str]) -> tuple[str, ...]:
         group
         for group in OPTION_METHODS
         for text in overrides
-        if text.lstrip("+").startswith(f"{group}._target_=") and f"={OWN_OPTIONS}" not in text
+        if text.lstrip("+").startswith(f"{group}._target_=") and f"={BUILTIN_OPTIONS}" not in text
     }
     return tuple(
         f"++{text.lstrip('+')}" if _group_of_argument(text) in own else text for text in overrides
@@ -207,13 +215,14 @@ def use_loader_data(job: Job) -> Job:
 def _split_settings(
     group: str, arguments: dict[str, Any], parameters: Parameters | None
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The arguments for the target, and the settings of the option that wraps it.
+    """Split the arguments into (arguments for the target, settings of the option that wraps it).
 
     The settings are those of dataset=custom, such as `version`, and `where` of a transform.
     """
     of_dataset = {*option_values("dataset", "custom")} - {"_target_", "target", "kwargs"}
     known = {"dataset": of_dataset, "transform": {"where"}}.get(group, set[str]())
-    # A parameter of the target of the same name is meant first; only `where` is never passed on.
+    # If the target of a dataset has a parameter of the same name, the argument is for the target.
+    # `where` is always a setting of the transform.
     if group == "dataset":
         names = known if parameters is None or parameters.takes_any else {*parameters.names}
         known = known - names
@@ -222,6 +231,7 @@ def _split_settings(
 
 
 def _is_option(group: str, user_object: Any) -> bool:
+    """True if the user's object has the methods of an option of the group."""
     # An iterable such as a file may have an `open` that has nothing to do with a loader's.
     is_iterable = group == "loader" and hasattr(user_object, "__iter__")
     methods = OPTION_METHODS[group]

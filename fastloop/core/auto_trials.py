@@ -1,8 +1,9 @@
 """`trials=auto`: the rounds after which the ranking is tested, and how sure each test has to be.
 
-A test after every round at 5 % finds a difference between equal jobs sooner or later. Here the 5 %
-are spent over all looks (alpha spending, Lan and DeMets 1983): each look has a share, and by
-Bonferroni's inequality the shares bound all false claims, however the looks depend on each other.
+A test after every round at 5 % finds a difference between equal jobs sooner or later. So the trials
+are tested after a few rounds only, the looks, and the 5 % are divided among these (alpha spending,
+Lan and DeMets 1983). By Bonferroni's inequality the shares bound all false claims, however the
+looks depend on each other.
 Later looks have larger shares (the power family of Kim and DeMets 1987). A sweep ends when
 `is_decided` in ranking.py says so.
 experiments/auto_trials/README.md has the false claims of simulated sweeps.
@@ -13,7 +14,7 @@ from __future__ import annotations
 from typing import Literal
 
 AUTO: Literal["auto"] = "auto"
-"""The value of the setting `trials` with which a sweep goes on until its ranking is decided."""
+"""The value of the setting `trials` with which a sweep continues until its ranking is decided."""
 AUTO_SECONDS = 120.0
 """Seconds after which a sweep with trials=auto begins no round; its first LOOKS[0] rounds have
 twice that time. The setting `seconds` replaces this value."""
@@ -49,9 +50,10 @@ def share_of_look(rounds: int) -> float:
 def share_of_last_look(rounds: int) -> float:
     """The share of a test after this many rounds when time is up, so that no look can follow.
 
-    All shares that are left could be spent, as time does not depend on who is faster. But few
-    rounds show little of noise that wanders, see experiments/auto_trials/README.md. So earlier
-    looks and this one together spend `rounds / MOST_ROUNDS`.
+    All remaining shares could be spent, as the end of the time does not depend on which job is
+    faster. But few rounds show little of noise that changes slowly, see
+    experiments/auto_trials/README.md. So earlier looks and this one together spend
+    `rounds / MOST_ROUNDS`.
     """
     # Before the first look, too little is known of unequal noise to spend more.
     if rounds < LOOKS[0]:

@@ -91,6 +91,14 @@ class Benchmark(Protocol):
         ...
 
 
+def runs_model(benchmark: Benchmark) -> bool:
+    """True if the benchmark runs a model on the batches.
+
+    Its limit says so: only the steps of a model are replayed.
+    """
+    return benchmark.limit == "replay"
+
+
 @runtime_checkable
 class Session(Protocol):
     """A benchmark that can be started several times: for warm-up, timing and replay."""

@@ -1,6 +1,6 @@
 """Ranges of numbers that settings and options allow.
 
-Without an upper bound a mistyped number would start as many threads, or keep as many batches.
+Without an upper bound a mistyped number would start that many threads, or keep that many batches.
 """
 
 from __future__ import annotations
@@ -41,4 +41,4 @@ def _check_trials(trials: Any) -> Any:
 
 
 Trials: TypeAlias = Annotated[int | Literal["auto"], BeforeValidator(_check_trials)]
-"""A number of trials, or as many as it takes."""
+"""A number of trials, or `auto`: trials continue until the ranking is decided."""

@@ -1,5 +1,5 @@
-"""The numbers of the batch that a thread makes and of the one that it has received. Loaders and
-hooks set them here, and the recorders of their work read them."""
+"""The numbers of the batch that a thread makes, and of the batch that it has received last. Loaders
+and hooks set these numbers here, and the recorders of their work read them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ UNKNOWN = -1
 
 @dataclass(slots=True)
 class CurrentBatch:
-    """The numbers of the batch that a thread makes, and of the one that it has received last."""
+    """The numbers of the batch that a thread makes, and of the batch that it has received last."""
 
     number: int = UNKNOWN
     """The number of the batch in its pass, from 0 on."""

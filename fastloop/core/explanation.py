@@ -55,7 +55,7 @@ class Ladder:
     """Relative standard deviation of a pass, without the noise that all passes of a round share."""
     slower_steps: Estimate | None
     """Share of the epoch by which steps are slower if they alternate with loading than if they
-    follow each other. A second method, the time in next(), tells this share; None if loading
+    follow each other. It is estimated by a second method, the time in next(); None if loading
     overlaps steps."""
     rounds: int
 
@@ -127,7 +127,8 @@ class Explanation:
     window_batches: int
     """Batches of an epoch that each pass ran; fewer than the whole epoch if that is long."""
     model_ratio: float
-    """The model's time of the job as it is, divided by the measured one."""
+    """The time that the loader's model predicts for the unchanged job, divided by the measured
+    time."""
     loader_samples_per_s: float
     """Rate of the loader alone, without steps."""
     limit_samples_per_s: float | None

@@ -1,4 +1,4 @@
-"""Leave garbage to the parent of a fork: the fork never frees what it has inherited."""
+"""Leave garbage to the parent of a fork: the fork never frees objects that it has inherited."""
 
 import gc
 import os
@@ -13,10 +13,10 @@ _starting: list[bool] = []
 def leave_garbage_to_parent() -> Iterator[None]:
     """A context in which to start a process: a fork never frees the garbage that its parent had.
 
-    A process that was forked can't use CUDA if its parent does. If its garbage collector freed a
-    tensor of the parent that is on the device, torch would abort it. So the fork moves all that it
-    has inherited out of the collector's sight, as the documentation of `gc.freeze` describes. The
-    parent collects its garbage as before, and the objects that it has frozen itself stay frozen.
+    A forked process can't use CUDA if its parent does. If the garbage collector of the fork freed a
+    tensor of the parent that is on the device, torch would abort the fork. So the fork hides all
+    inherited objects from the collector, as the documentation of `gc.freeze` describes. The parent
+    collects its garbage as before, and the objects that it has frozen itself stay frozen.
     """
     # The collector must not run in the fork before the objects are frozen there.
     _starting.append(gc.isenabled())

@@ -1,4 +1,5 @@
-"""Batches of a plan: of the indices of an epoch, or of samples that come as a stream."""
+"""Divide an epoch into the batches of a plan: its indices (`index_batches`), or its samples if they
+come as a stream (`group_samples`)."""
 
 from __future__ import annotations
 

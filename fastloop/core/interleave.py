@@ -15,10 +15,10 @@ def rounds(
 ) -> Iterator[tuple[int, list[Key]]]:
     """Yield (trial number, keys in the order in which they run that trial), round by round.
 
-    num_trials: number of trials of each key. The keys that have trials left come first in turn, so
-    each one does so equally often if the number of rounds is a multiple of the number of keys. The
-    order of the others is random, but the same in every process. See google/benchmark#1026 and
-    asv's guide to tuning.
+    num_trials: number of trials of each key. The keys that have trials left take turns at the first
+    place, so each key is first equally often if the number of rounds is a multiple of the number of
+    keys. The order of the others is random, but the same in every process. See
+    google/benchmark#1026 and asv's guide to tuning.
     interleave=False: yield all trials of a key, one at a time, before those of the next key.
     """
     if not interleave:
@@ -26,8 +26,9 @@ def rounds(
         return
     for number in range(max(num_trials.values(), default=0)):
         keys = [key for key, count in num_trials.items() if number < count]
-        # The first job of a round finds the machine as the end of the last round left it, so each
-        # comes first in turn. The seed is the round's number: all ranks shuffle alike.
+        # The first job of a round finds the machine as the end of the last round left it, so the
+        # jobs take turns at the first place. The seed is the number of the round, so that all ranks
+        # shuffle alike.
         first = keys.pop(number % len(keys))
         random.Random(number).shuffle(keys)
         yield number, [first, *keys]

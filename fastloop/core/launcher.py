@@ -1,5 +1,5 @@
-"""The Protocol of launchers, which start the processes of a job, and the calls that they make
-there."""
+"""Launcher: the Protocol of options that start the processes of a job; with the call that each rank
+makes there, RankTask, and its answer, RankAnswer."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Launcher(Protocol):
     """Starts the processes of a job."""
 
     environment: Path | None
-    """Folder of the environment from which the processes start; None: the one of this process."""
+    """Folder of the environment from which the processes start; None: this process's own."""
 
     @property
     def world_size(self) -> int:

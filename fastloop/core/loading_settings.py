@@ -34,7 +34,8 @@ class LoadingSetting:
     """True if the setting has no effect without workers: a job without workers is unsupported if
     its value differs from the default."""
     serves_prefetching: bool = False
-    """True if a process that prefetches to the device (device_prefetch_by=process) has it, too."""
+    """True if the setting also affects a process that prefetches to the device
+    (device_prefetch_by=process)."""
     is_tunable: bool = True
     """True if `fastloop tune` may change it."""
     tried: tuple[Any, ...] = ()
@@ -48,8 +49,9 @@ class LoadingSetting:
 class LoadingSettings:
     """Settings shared with torch's DataLoader, under torch's names.
 
-    The arguments of a DataLoader, the arguments offered to a user's loader, the settings that a
-    loader may honour, and those that tune and explain change are derived from these fields.
+    Several lists are derived from these fields: the arguments of a DataLoader, the arguments
+    offered to a user's loader, the settings that a loader may honour, and the settings that tune
+    and explain change.
     """
 
     batch_size: Annotated[SampleCount, LoadingSetting(every_loader=True)] = 64

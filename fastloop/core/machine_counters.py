@@ -18,15 +18,15 @@ from fastloop.core.spans import now_ns, wall_ms
 
 PROC = Path("/proc")
 LEAST_SECONDS = 0.2
-"""No figure of CPU time rests on a shorter stretch: the system counts CPU time in ticks of 10 ms, a
-twentieth of it."""
+"""CPU time is reported only for stretches of at least this many seconds: the system counts CPU time
+in ticks of 10 ms, a twentieth of this value."""
 Resource = Literal["cpu", "io", "memory"]
 RESOURCES: tuple[Resource, ...] = ("cpu", "io", "memory")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Counters:
-    """A reading of the system's counters, all of them since its start."""
+    """A reading of the system's counters, which all count from the start of the system."""
 
     root: int
     """Process id of this command; the work of its descendants is its own work, too."""
@@ -56,12 +56,12 @@ def read_counters(
 ) -> Counters:
     """Read the counters now.
 
-    root: id of the process that has all of this command's processes as descendants; None: this
-    process, or its launcher's agent.
+    root: id of the process that has all of this command's processes as descendants; None: see
+    `_own_root`.
     cpus: numbers of the cores on which this process may run; None: as the system says.
     """
-    # The processes are read before the totals. So between two readings, the totals and this process
-    # both grow by the time of one reading, which cancels when other programs' time is computed.
+    # The processes are read before the totals. Between two readings, the totals and this process's
+    # time therefore both grow by the time of one reading, which cancels in their difference.
     cpus = _usable_cpus() if cpus is None else cpus
     processes = read_processes(proc)
     times, is_all = _read_cpus(proc, cpus)
@@ -104,7 +104,7 @@ def cpu_seconds() -> float:
     current = psutil.Process()
     total = 0.0
     for process in (current, *current.children(recursive=True)):
-        # A process that ends while it is asked is in its parent's children_user the next time.
+        # A process that ends meanwhile is part of its parent's children_user at the next reading.
         with contextlib.suppress(psutil.Error):
             times = process.cpu_times()
             total += times.user + times.system + times.children_user + times.children_system

@@ -3,8 +3,8 @@
 The difference of two readings of the system's counters, before and after, is the CPU time that all
 programs took in between. The time of this command's own processes is subtracted, including those
 that ended in between: Linux adds the time of an ended child to the parent that waited for it
-(proc(5): cutime). Kernel threads are attributed to no program: much of their work is done for the
-one that reads files.
+(proc(5): cutime). Kernel threads are attributed to no program, because much of their work is done
+for the program that reads files.
 """
 
 from __future__ import annotations
@@ -28,12 +28,13 @@ from fastloop.core.process_times import (
 
 QUIET_SHARE = 0.05
 """Share of the cores that others may use on a quiet machine. A job that keeps all cores busy loses
-that share, and all jobs of a round lose alike, so that their ratios change by less than the 2 % of
+that share. All jobs of a round lose about the same, so their ratios change by less than the 2 % of
 stats.MINIMUM_EFFECT. The programs of an idle system or desktop use less. In a stretch of one second
 on two cores the figure is right within 0.02 cores."""
 MOST_MEMORY_PRESSURE = 0.05
 """Share of the time in which some program may wait for memory on a quiet machine."""
 MOST_NAMES = 3
+"""Maximum number of programs that are named."""
 LEAST_NAMED_SHARE = 0.01
 """Programs that used a smaller share of the cores are not named."""
 
@@ -49,7 +50,7 @@ class Load:
     """CPU time of other programs per second; None: the system does not report it, or the stretch is
     shorter than LEAST_SECONDS."""
     stolen_cores: float = 0.0
-    """CPU time per second that the host of a virtual machine gave to others."""
+    """CPU time per second that the host of this virtual machine gave to other machines."""
     pressure: dict[Resource, float] = field(default_factory=dict)
     """Share of the time in which some program, of any user, waited for that resource (Linux's
     pressure stall information); empty if the kernel does not report it."""
@@ -98,7 +99,8 @@ class LoadSummary:
         return 2 * self.busy < self.stretches if self.stretches else None
 
     def describe(self, stretch: str = "trial", stretches: str = "trials") -> str:
-        """The sentence that an answer begins with.
+        """The sentences with which an answer begins: whether the machine was quiet, and which share
+        of it other processes used.
 
         stretch: the word for one measurement, e.g. "trial"; stretches: its plural.
         """
@@ -182,7 +184,7 @@ class LoadWatch:
         self._before = read_counters()
 
     def end_stretch(self) -> None:
-        """End a stretch here and begin the next one; the present one goes on if it is too short."""
+        """End the current stretch and begin the next one; a stretch that is too short continues."""
         now = read_counters()
         load = load_between(self._before, now)
         # Without a counter of the total, no stretch ever gets long enough: its load is recorded as
@@ -198,7 +200,7 @@ class LoadWatch:
 
 
 def load_between(before: Counters, after: Counters) -> Load:
-    """The load by other programs than this one between two readings."""
+    """The load that programs other than this one caused between two readings."""
     cores = after.cores
     total_s = after.total_s - before.total_s
     # In some sandboxes the counters stand still. Cores may also be taken away or given meanwhile,

@@ -1,4 +1,4 @@
-"""The names that the text of a module shows, without importing it."""
+"""read_module_text: finds the names that a module defines in its text, without importing it."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ class _NameVisitor(ast.NodeVisitor):
         return self.changed | (self.called - is_import)
 
     def visit_FunctionDef(self, node: Function | ast.ClassDef) -> None:
-        """Bind its name; the names inside are its own, except global ones."""
+        """Bind the name of the function or class; names inside are local, except global ones."""
         self._bind(node.name, None if isinstance(node, ast.AsyncFunctionDef) else node)
         for inner in ast.walk(node):
             if isinstance(inner, ast.Global):
@@ -97,7 +97,8 @@ class _NameVisitor(ast.NodeVisitor):
                     self._bind(name, None)
             self._note_changes(inner)
         for decorator in node.decorator_list:
-            # A decorator that is a plain name is only called; the arguments of a call may change.
+            # A decorator that is a plain name is only called. A decorator with arguments may change
+            # the objects that it receives.
             if isinstance(decorator, ast.Call):
                 self.visit(decorator)
 
@@ -110,7 +111,7 @@ class _NameVisitor(ast.NodeVisitor):
             self.is_dynamic = self.is_dynamic or (alias.name == "sys" and alias.asname is not None)
 
     def visit_ImportFrom(self, node: ast.ImportFrom) -> None:
-        """Bind the imported names; `*` may bring any, and may replace those above it."""
+        """Bind the imported names; `*` may import any name, and replace names bound above it."""
         for alias in node.names:
             if alias.name == "*":
                 self.is_open = True
@@ -130,7 +131,8 @@ class _NameVisitor(ast.NodeVisitor):
         self.generic_visit(node)
 
     def visit_Call(self, node: ast.Call) -> None:
-        """Note whose method is called, and whether the function is told about the module."""
+        """Note the object of a called method, and whether the call receives the module's name, with
+        which a function may change the module."""
         given = [*node.args, *(each.value for each in node.keywords)]
         is_told = any(isinstance(each, ast.Name) and each.id in MODULE_NAMES for each in given)
         is_logger = "logger" in ast.unparse(node.func).lower()
@@ -166,7 +168,7 @@ class _NameVisitor(ast.NodeVisitor):
         self.is_open = self.is_open or name == "__getattr__"
 
     def _note_changes(self, node: ast.AST) -> None:
-        """Note a node, of any depth, that may change names or signatures."""
+        """Note whether a node, at any depth, may change names or signatures."""
         if isinstance(node, ast.Name):
             self.is_dynamic = self.is_dynamic or node.id in (*DYNAMIC, "eval")
             self.is_open = self.is_open or node.id == "__path__"

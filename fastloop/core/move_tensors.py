@@ -1,7 +1,7 @@
-"""Rebuild trees with other tensors in place of theirs, such as tensors on another device.
+"""Rebuild trees with each tensor replaced, for example by its copy on another device.
 
-Leaves other than tensors pass through unchanged, as in torch's pytree. They are rejected if they
-hold tensors, which would silently stay on their device.
+Leaves other than tensors pass through unchanged, as in torch's pytree. A leaf that holds tensors is
+rejected, because they would silently stay on their device.
 """
 
 from __future__ import annotations
@@ -56,14 +56,15 @@ def map_tensors(
 def split_tensors(
     tree: Tree, device: torch.device
 ) -> tuple[list[torch.Tensor], Callable[[Iterable[torch.Tensor]], Tree]]:
-    """The tensors of a tree, and a function that rebuilds the tree from others on the device."""
+    """The tensors of a tree, and a function that rebuilds the tree from other tensors on the
+    device."""
     leaves: list[Any]
     leaves, structure = optree.tree_flatten(tree, is_leaf=is_packed)
     # The usual batch needs only optree's own flatten.
     if all(isinstance(leaf, torch.Tensor) for leaf in leaves):
         return leaves, structure.unflatten
     # Else the tree is traversed twice, in the same order: once to collect the tensors inside of
-    # containers that optree treats as leaves, and once to put the others in their places.
+    # containers that optree treats as leaves, and once to put the new tensors in their places.
     tensors: list[torch.Tensor] = []
 
     def collect(tensor: torch.Tensor) -> torch.Tensor:

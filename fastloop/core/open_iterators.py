@@ -1,4 +1,4 @@
-"""Iterators of epochs that may not have ended: they are closed when their loader is."""
+"""OpenIterators: closes the iterators of epochs that have not ended when their loader is closed."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ T = TypeVar("T")
 
 @dataclass
 class OpenIterators:
-    """The iterators that somebody still refers to, of all that were started here."""
+    """The iterators that were started here and that are still referenced elsewhere."""
 
-    # Weak references: an iterator that nobody holds any more closes when Python frees it, and long
-    # runs must not keep one for each epoch.
+    # The references are weak, because long runs must not keep an iterator for each epoch. An
+    # iterator without other references closes when Python frees it.
     _references: list[weakref.ref[Any]] = field(default_factory=list, init=False)
 
     def start(self, iterable: Iterable[T]) -> Iterator[T]:

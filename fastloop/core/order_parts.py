@@ -78,8 +78,7 @@ def rank_plan(plan: Plan, rank: int, world_size: int) -> Plan:
 
 
 def order_of_all_ranks(plan: Plan) -> Order:
-    """The order of all ranks, which this rank has a share of; with `batches=` it is an
-    OrderPrefix."""
+    """The order of all ranks together; with `batches=` it is an OrderPrefix."""
     return plan.order.order if isinstance(plan.order, OrderShard) else plan.order
 
 

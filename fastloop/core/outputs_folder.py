@@ -132,8 +132,8 @@ def claim_sweep_folder(folder: Path) -> Iterator[None]:
 
 
 def _end_claim(lock: FileLock) -> None:
-    # The lock is still held while its file is removed: another command can't have claimed this
-    # file. One that has opened it before gets a lock of a file without a name, which FileLock
-    # notices: it opens the new file.
+    # The file is removed while the lock is still held, so no other command has claimed it. A
+    # command that has opened the file before gets the lock of a deleted file. FileLock notices
+    # this, and opens the new file.
     remove(Path(lock.lock_file))
     lock.release()

@@ -20,9 +20,9 @@ differences is exactly 5 %, so about half of all simulations would find more. 0.
 margin."""
 OWN_SHARE = 0.9
 """With fewer than five trials, `_early_floor` is the larger of the campaign's variance and this
-share of the pair's own. It is a compromise between power and unequal noise: 1.0 finds one slower
-job of ten (1.5 times, 10 % noise) in 94.8 % instead of 96 % of campaigns; 0.8 tells unequally noisy
-equal jobs apart in 10 % instead of 9 %."""
+share of the pair's own variance. 0.9 is a compromise between power and unequal noise: 1.0 finds one
+slower job of ten (1.5 times, 10 % noise) in 94.8 % instead of 96 % of campaigns; 0.8 tells
+unequally noisy equal jobs apart in 10 % instead of 9 %."""
 LARGEST_SHARE = 3
 """The variance of the noisiest job is capped at this many times the mean variance of the
 others."""
@@ -43,24 +43,24 @@ def significant_pairs(logs: np.ndarray) -> np.ndarray:
     return holm(pair_p_values(logs), SIGNIFICANCE)
 
 
-def significant_at_look(logs: np.ndarray, share: float) -> np.ndarray:
+def significant_at_look(logs: np.ndarray, look_share: float) -> np.ndarray:
     """True for each pair of jobs that differs, after a round at which trials=auto looks.
 
-    share: the share of this look, see core/auto_trials.py. Of the campaigns in which all jobs
+    look_share: the share of this look, see core/auto_trials.py. Of the campaigns in which all jobs
     are equal, at most 3 % have a pair that is told apart at any look.
     """
-    return holm(pair_p_values(logs, allows_serial=True), DIFFERENCES * share)
+    return holm(pair_p_values(logs, allows_serial=True), DIFFERENCES * look_share)
 
 
-def equal_pairs(logs: np.ndarray, margin: float, *, share: float | None) -> np.ndarray:
+def equal_pairs(logs: np.ndarray, margin: float, *, look_share: float | None) -> np.ndarray:
     """True for each pair of jobs that surely differs by less than `margin`, in logarithms.
 
-    Two one-sided tests (Schuirmann 1987), each corrected for the number of pairs. share: the share
-    of this look with trials=auto, by which at most 2 % of campaigns have a false claim at any look;
-    None with a fixed number of trials.
+    Two one-sided tests (Schuirmann 1987), each corrected for the number of pairs. look_share: the
+    share of this look with trials=auto, by which at most 2 % of campaigns have a false claim at any
+    look; None with a fixed number of trials.
     """
-    in_looks = share is not None
-    level = TIES * share if share is not None else SIGNIFICANCE
+    in_looks = look_share is not None
+    level = TIES * look_share if look_share is not None else SIGNIFICANCE
     above = pair_p_values(logs, distance_from=margin, allows_serial=in_looks)
     below = pair_p_values(logs, distance_from=-margin, allows_serial=in_looks)
     first, second = pairs(logs.shape[-2])
@@ -78,16 +78,16 @@ def pair_p_values(
     allows_serial: bool = False,
     trials_per_round: int = 1,
 ) -> np.ndarray:
-    """Two-sided p values (..., pairs) of means that differ by `distance_from`, not corrected for
-    the number of pairs.
+    """Two-sided p values (..., pairs) of the hypothesis that the means of a pair differ by
+    `distance_from`, not corrected for the number of pairs.
 
     logs: (..., jobs, rounds), two rounds or more. Two jobs are compared by a paired t test. If
     there are more jobs, the p value is the larger p value of two tests. The first raises a pair's
     variance to at least the campaign's. The second, from five rounds on, shrinks it towards the
     variance that all pairs share. allows_serial: successive trials of a job may be correlated. The
     p values are averaged over the possible correlations, see core/serial_noise.py.
-    trials_per_round: each of the logs is the mean of this many successive trials, which wander less
-    than the trials.
+    trials_per_round: each value of `logs` is the mean of this many successive trials. Such means
+    are less correlated than single trials.
     """
     if not allows_serial:
         return _independent_p_values(logs, distance_from)
@@ -98,6 +98,7 @@ def pair_p_values(
 
 
 def _independent_p_values(logs: np.ndarray, distance_from: float) -> np.ndarray:
+    """The result of `pair_p_values` if the trials of a job are not correlated."""
     *_, jobs, rounds = logs.shape
     first, second = pairs(jobs)
     differences = logs[..., second, :] - logs[..., first, :]

@@ -1,4 +1,4 @@
-"""Texts without passwords: messages that are printed, and files that are written."""
+"""Remove passwords from texts: from messages that are printed, and from files that are written."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ def without_passwords(text: str) -> str:
     >>> without_passwords("http://user:secret@host/?token=abcd")
     'http://host/?token=***'
     """
-    # The environment's secrets first: a message may name a password alone, without its address.
+    # The environment's secrets are replaced first, because a message may name a password alone,
+    # without its address.
     for secret in _secrets_of_environment():
         text = re.sub(_pattern_of(secret), "***", re.sub(f"{_pattern_of(secret)}@", "", text))
     return without_address_users(text)
@@ -50,8 +51,10 @@ def _pattern_of(secret: str) -> str:
 
 
 def _secrets_of_environment() -> list[str]:
-    """Secrets of the environment, as they are written there and decoded; the longest first, so that
-    no part of one is replaced before the whole."""
+    """Secrets of the environment, both as they are written there and decoded.
+
+    The longest comes first: a secret has to be replaced as a whole before a part of it is.
+    """
     secrets = {os.environ.get(name, "") for name in SECRETS}
     for name in ADDRESSES:
         # The user ends at the last @, unlike in ADDRESS_USER: a password may contain a slash, or an

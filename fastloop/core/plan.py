@@ -1,4 +1,5 @@
-"""The plan of a job's epochs, and the Protocols of the loaders that follow it."""
+"""Plan: the order, settings and transforms by which a loader delivers a job's epochs; and the
+Protocols of the loaders that follow a plan."""
 
 from __future__ import annotations
 
@@ -110,10 +111,10 @@ class PlanChecker(Protocol):
 
 @runtime_checkable
 class HasRowsCaveat(Protocol):
-    """A loader that adds a caveat to its figures."""
+    """A loader with measurements that need a caveat."""
 
     def rows_caveat(self, num_samples: int) -> str:
-        """A line about figures with this many samples; empty without a caveat."""
+        """The caveat, in one line, for this many samples; empty if there is none."""
         ...
 
 
@@ -150,9 +151,9 @@ def check_honoured(
 ) -> None:
     """Raise Unsupported if the plan changes a setting that this loader would ignore.
 
-    honours: settings that the loader honours besides those that every loader does: fields of
-    LoadingSettings, `collate`, CANONICAL_COLLATE or RAGGED_COLLATE, and `transform`.
-    of_samples: the settings that the loader honours if its store is null.
+    honours: settings that this loader honours in addition to the settings that every loader
+    honours: fields of LoadingSettings, `collate`, CANONICAL_COLLATE or RAGGED_COLLATE, and
+    `transform`. of_samples: the settings that the loader honours if its store is null.
     """
     ignored = {
         name: getattr(plan.loading, name)
@@ -172,7 +173,7 @@ def check_honoured(
 
 
 def _describe_callers(name: str, plan: Plan, of_samples: tuple[str, ...]) -> str:
-    """The end of a message, which names a loader that has this setting: a function of samples."""
+    """The end of a message: for a collate or transform, a loader that calls it; else empty."""
     if name not in ("collate", "transform"):
         return ""
     collate = plan.collate if name == "collate" else None

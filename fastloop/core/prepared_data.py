@@ -15,7 +15,9 @@ class PreparedData:
 
     dataset: Dataset
     label: str
+    """Name of the dataset, shown in tables."""
     fingerprint: str
+    """Fingerprint of the data's source."""
     content: str
     """Fingerprint of the samples, independent of their order and source."""
     reference: Path
@@ -34,6 +36,7 @@ class PreparedData:
     seconds: float = 0.0
     """Seconds that writing the store took, even if the store is reused now; 0 without one."""
     disk_mib: float = 0.0
+    """Size of the store's files; 0 without one."""
     broken: tuple[tuple[int, str], ...] = ()
     """Index and reason of each sample that can't be decoded, if such samples may be skipped."""
     random: bool = False

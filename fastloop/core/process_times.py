@@ -1,4 +1,5 @@
-"""CPU time of each process, as the system counts it: in one reading, and between two of them."""
+"""CPU time of each process, as the system counts it: in one reading (`read_processes`), and between
+two readings (`seconds_spent`)."""
 
 from __future__ import annotations
 
@@ -21,7 +22,8 @@ class ProcessTimes:
     parent: int
     name: str
     started: int
-    """Differs between processes that had the same id one after the other."""
+    """Start time in clock ticks since the system's start; it differs between processes that had the
+    same id one after the other."""
     own_s: float
     ended_children_s: float
     """CPU seconds of the ended children that the process waited for, and of their ended

@@ -1,10 +1,11 @@
-"""Protocols of the options of a job, each with the Protocols of what only some of its options have.
+"""Protocols that a job's options satisfy: datasets, stores, decoders, collates, transforms, orders,
+placements and trackers, each followed by Protocols of abilities that only some options have.
 
 An option satisfies a Protocol structurally: there is no base class and no registry. Hydra's
 `_target_` is the registry; `conf/<group>/<option>.yaml` mirrors
-`fastloop/options/<group>/<option>.py`. Optional attributes of options are in traits.py. Three
-modules have the Protocols that need types of their own: plan.py those of loaders, benchmark.py
-those of benchmarks, models and executions, and launcher.py those of launchers.
+`fastloop/options/<group>/<option>.py`. Optional attributes of options are in traits.py. Protocols
+that need types of their own are in three other modules: loaders in plan.py; benchmarks, models and
+executions in benchmark.py; launchers in launcher.py.
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ class HasFiles(Protocol):
     be read with a cold page cache."""
 
     def files(self) -> list[Path]:
-        """The files and folders to read. Those of a dataset exist once `fetch` has returned."""
+        """The files and folders to read. A dataset's files exist once `fetch` has returned."""
         ...
 
 
@@ -72,7 +73,8 @@ class RaggedDataset(Protocol):
 
 @runtime_checkable
 class StreamingDataset(Protocol):
-    """A dataset without samples of its own: they are known only from its loader's batches."""
+    """A dataset that can't be indexed: its samples are known only from the batches that its loader
+    delivers."""
 
     same_data: bool
     """False if the samples are random."""
@@ -84,7 +86,7 @@ class StreamingDataset(Protocol):
 
 @runtime_checkable
 class OverlappingDataset(Protocol):
-    """A dataset of overlapping samples, so that a store would hold the same data several times."""
+    """A dataset of overlapping samples: a store would hold the same data several times."""
 
     def reason_against_store(self) -> str:
         """The reason why a store would be too large, with the sizes; empty if it would not."""
@@ -93,7 +95,7 @@ class OverlappingDataset(Protocol):
 
 @runtime_checkable
 class Store(Protocol):
-    """A format for writing a dataset once, so that it reads fast.
+    """A format in which a dataset is written once, to be read fast.
 
     fastloop's own stores also have a `format_version: int`, which is increased whenever the written
     format changes. Written data then remains valid when only the code changes; without a
@@ -140,9 +142,10 @@ class Uint8Images(Protocol):
 
 @runtime_checkable
 class EncodedSamples(Protocol):
-    """Samples of one image file each; their decoding can be timed by itself, in several threads.
+    """Samples that are each decoded from one image file. Decoding can be timed alone, in several
+    threads.
 
-    If they are a dataclass with a field `decoder`, other decoders are tried in its place.
+    If the samples are a dataclass with a field `decoder`, other decoders are tried in its place.
     """
 
     def __len__(self) -> int: ...
@@ -219,7 +222,10 @@ class LengthAwareOrder(Protocol):
     """An order that depends on the lengths of the samples."""
 
     def with_lengths(self, lengths: np.ndarray) -> Order:
-        """The order for these lengths of each sample's longest leaf: int64 (num_samples,)."""
+        """The order for samples of these lengths.
+
+        lengths: int64 (num_samples,), the length of each sample's longest leaf.
+        """
         ...
 
 
@@ -238,15 +244,15 @@ class RandpermOrder(Protocol):
     epoch_seed(seed, epoch). A loader that draws the same order itself needs no sampler."""
 
     is_randperm: ClassVar[Literal[True]]
-    """Marks the class: its methods are those of any Order."""
+    """Marks the class, because its methods do not differ from the methods of any Order."""
 
 
 @runtime_checkable
 class HasCaveat(Protocol):
-    """A collate or a model that adds a caveat to its figures."""
+    """A collate or a model with measurements that need a caveat."""
 
     def caveat(self, sample_nbytes: int) -> str:
-        """A line about figures with samples of this size; empty without a caveat."""
+        """The caveat, in one line, for samples of this many bytes; empty if there is none."""
         ...
 
 
@@ -280,5 +286,5 @@ class Tracker(Protocol):
         ...
 
     def where(self, sweep: str) -> str:
-        """Hints on the place to compare the sweep's runs, one per line; empty without a tracker."""
+        """Lines that say where to compare the sweep's runs; empty without a tracker."""
         ...

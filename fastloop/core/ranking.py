@@ -90,7 +90,7 @@ def rank_jobs(seconds: Mapping[str, Sequence[float]], *, in_looks: bool = False)
 
 def is_decided(seconds: Mapping[str, Sequence[float]]) -> bool:
     """True if trials=auto ends with these trials: the first job is surely faster than each other
-    job or surely as fast, or as many rounds as are allowed have run.
+    job or surely as fast, or MOST_ROUNDS rounds have run. A single job has ROUNDS_OF_NO_RANKING.
 
     seconds: each job's times by its name, aligned by round.
     """
@@ -107,7 +107,7 @@ def is_decided(seconds: Mapping[str, Sequence[float]]) -> bool:
     return not ranking.undetermined and not ranking.undecided
 
 
-def _rank_with_share(seconds: Mapping[str, Sequence[float]], share: float | None) -> Ranking:
+def _rank_with_share(seconds: Mapping[str, Sequence[float]], look_share: float | None) -> Ranking:
     """The ranking; its tests may spend this fraction of the 5 % rate of false claims. None: all of
     it."""
     order = tuple(sorted(seconds, key=lambda name: _sort_key(seconds[name])))
@@ -115,11 +115,13 @@ def _rank_with_share(seconds: Mapping[str, Sequence[float]], share: float | None
     if reason := _why_undetermined(lists):
         needed, _ = _describe_needed(lists)
         undetermined = f"{reason}; {needed}" if needed else reason
-        return Ranking(ranks={}, undetermined=undetermined, needed=needed, order=order, share=share)
+        return Ranking(
+            ranks={}, undetermined=undetermined, needed=needed, order=order, share=look_share
+        )
     # Noise multiplies times. In logarithms it is added, and a ratio of two jobs is a difference.
     logs = {name: np.log(seconds[name]) for name in order}
-    faster = _find_faster(logs, share)
-    equal = _find_equal(logs, share)
+    faster = _find_faster(logs, look_share)
+    equal = _find_equal(logs, look_share)
     ranks = {name: 1 + len(names) for name, names in faster.items()}
     first = [seconds[name] for name in order if ranks[name] == 1]
     needed, enough = _describe_needed(first) if len(first) > 1 else ("", 0)
@@ -133,7 +135,7 @@ def _rank_with_share(seconds: Mapping[str, Sequence[float]], share: float | None
         enough_trials=enough,
         equal=equal,
         undecided=tuple(undecided),
-        share=share,
+        share=look_share,
     )
 
 
@@ -155,25 +157,29 @@ def _sort_key(values: Sequence[float]) -> float:
     return math.inf if math.isnan(middle) else middle
 
 
-def _find_equal(logs: dict[str, np.ndarray], share: float | None) -> tuple[str, ...]:
+def _find_equal(logs: dict[str, np.ndarray], look_share: float | None) -> tuple[str, ...]:
     """The jobs that are surely as fast as the first; `logs` is in order."""
     others = [*logs][1:]
     if not others:
         return ()
     margin = math.log1p(MINIMUM_EFFECT)
-    is_equal = equal_pairs(np.stack(list(logs.values())), margin, share=share)
+    is_equal = equal_pairs(np.stack(list(logs.values())), margin, look_share=look_share)
     # The pairs of the first job, with the others in their order.
     with_first = is_equal[pairs(len(logs))[0] == 0]
     return tuple(name for name, equal in zip(others, with_first, strict=True) if equal)
 
 
-def _find_faster(logs: dict[str, np.ndarray], share: float | None) -> dict[str, frozenset[str]]:
+def _find_faster(
+    logs: dict[str, np.ndarray], look_share: float | None
+) -> dict[str, frozenset[str]]:
     """Name of a job -> the jobs that are surely faster, see `rank_jobs`; `logs` is in order."""
     names = list(logs)
     if len(names) < 2:
         return dict.fromkeys(names, frozenset())
     lists = np.stack(list(logs.values()))
-    is_apart = significant_pairs(lists) if share is None else significant_at_look(lists, share)
+    is_apart = (
+        significant_pairs(lists) if look_share is None else significant_at_look(lists, look_share)
+    )
     first, second = (indices[is_apart] for indices in pairs(len(names)))
     direct: dict[str, list[str]] = {name: [] for name in names}
     # `logs` is in the order of the medians, so the first job of a pair is the faster one.
@@ -190,7 +196,11 @@ def _find_faster(logs: dict[str, np.ndarray], share: float | None) -> dict[str, 
 
 
 def _is_surely_slower(log_ratios: np.ndarray) -> bool:
-    """True if the ratios of a pair that the test tells apart are large enough, see `rank_jobs`."""
+    """True if the second job of a pair is surely slower, by the rules of `rank_jobs`.
+
+    log_ratios: (rounds,) logarithms of its times divided by the first job's. The test of
+    `significant_pairs` has told the pair apart already.
+    """
     is_confirmed = len(log_ratios) < FEWEST_FOR_INTERVALS or log_interval(log_ratios)[0] > 0
     return bool(is_confirmed and np.median(log_ratios) >= math.log1p(MINIMUM_EFFECT))
 
@@ -210,8 +220,8 @@ def _why_undetermined(lists: list[Sequence[float]]) -> str:
 
 
 def _describe_needed(lists: list[Sequence[float]]) -> tuple[str, int]:
-    """Words about how many trials of each job would separate the first job from the last, and the
-    number; 0 if it is not known.
+    """About how many trials of each job would separate the first job from the last: in words, and
+    as a number. The number is 0 if it is not known.
 
     lists: the values of each job, fastest first.
     """

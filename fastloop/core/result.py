@@ -1,4 +1,5 @@
-"""Results of jobs as raw values, from which every metric is recomputed."""
+"""Result: the configuration of a job and the raw values of its measurements, from which reports
+and trackers compute every metric."""
 
 from __future__ import annotations
 
@@ -53,11 +54,11 @@ class RankPass:
     wait_s: float
     place_s: float
     idle_s: float | None = None
-    """Time in which the device ran no step; None if steps are timed by the host's clock."""
+    """Seconds in which the device ran no step; None if steps are timed by the host's clock."""
 
     @property
     def loading_s(self) -> float:
-        """Time that loading cost the steps."""
+        """Seconds in which steps waited for loading."""
         # On a device, the time of a copy includes the wait for queued work that needs other ranks.
         # By the host's clock, a fast rank would therefore seem to wait for data.
         return self.wait_s + self.place_s if self.idle_s is None else self.idle_s
@@ -71,12 +72,12 @@ class Attribution:
     first_batch_s: float
     """Seconds from `open` until the first batch is on the device."""
     wait_s: list[float]
-    """Wait for each batch of the loader."""
+    """Seconds of the wait for each batch of the loader."""
     place_s: list[float]
-    """Duration of each placement."""
+    """Seconds of each placement."""
     idle_s: float | None = None
-    """Time of the epoch in which the device ran no step, by CUDA events. None if steps are timed by
-    the host's clock: then it is the sum of all waits and placements."""
+    """Seconds of the epoch in which the device ran no step, by CUDA events. None if steps are timed
+    by the host's clock: the sum of all waits and placements then replaces this value."""
     cpu_s: float
     """User and system time of the process and its workers in cpu_window_s."""
     cpu_window_s: float | None = None
@@ -85,20 +86,21 @@ class Attribution:
     usable_cores: float | None = None
     """Cores that these processes may use; None in older files."""
     runs_model: bool = True
-    """False if a placed batch is not used further, so that no step can wait for it."""
+    """False if a placed batch is not used further: no step can then wait for the batch."""
     step_s: float | None = None
-    """Duration of a step of several ranks on resident batches; None for one process."""
+    """Seconds of a step of several ranks on batches that are already on the device; None for one
+    process."""
     local_step_s: float | None = pydantic.Field(
         default=None, validation_alias=pydantic.AliasChoices("local_step_s", "own_step_s")
     )
-    """Duration of such a step without the exchange of gradients; `own_step_s` in older files."""
+    """Seconds of the same step without the exchange of gradients; `own_step_s` in older files."""
     ranks: list[RankPass] = field(default_factory=list)
     """The pass of each rank; empty for one process. The fields above cover all ranks, and `seconds`
     is that of the slowest rank."""
     resources: Resources | None = None
     """Resources of the whole instrumented process and its workers, from its start, through the
-    warm-up epoch, to the end of the epoch with spans. Another process samples them; None if that
-    was off."""
+    warm-up epoch, to the end of the epoch with spans. Another process samples the resources; None
+    if sampling was off."""
 
     @property
     def cpu_cores(self) -> float | None:
@@ -174,8 +176,8 @@ class Calls:
     compares_data: bool = True
     """True if a whole epoch was compared with the dataset before the windows, and one after."""
     unread: bool = False
-    """True if bytes of some batch may be unread in a file, according to this comparison or an
-    earlier trial's."""
+    """True if this comparison, or that of an earlier trial, has found that a batch may contain
+    bytes that have not yet been read from a file."""
     windows: dict[BenchmarkName, list[int]] = field(default_factory=dict)
     """Name of a benchmark -> number of times that each of its windows repeated the epochs; the last
     window counts."""
@@ -268,8 +270,11 @@ class Result:
     """Key of the trials: configuration, code, data, library versions and machine."""
     num_samples: int = 0
     sample_nbytes: int = 0
+    """Bytes per sample; the mean, without padding, if samples differ in length."""
     prepare_s: float = 0.0
+    """Seconds that writing the store took; 0 without a store."""
     disk_mib: float = 0.0
+    """Size of the store's files; 0 without a store."""
     random: bool = False
     """True if samples are random and were compared with seeded generators."""
     compared_crops: int = 0
@@ -280,6 +285,7 @@ class Result:
     trials: list[Trial] = field(default_factory=list)
     shadow: Shadow | None = None
     attribution: dict[BenchmarkName, Attribution] = field(default_factory=dict)
+    """Name of a benchmark -> its epoch in the instrumented pass; empty before that pass."""
     explanation: Explanation | None = None
     """Present with explain=true, for a job that could be explained."""
     one_process: dict[str, list[float]] = field(default_factory=dict)
@@ -319,7 +325,8 @@ def outcome(result: Result) -> tuple[str, str]:
 
 
 def verdict_word(result: Result, benchmark: str) -> str:
-    """The word of the job's verdict; empty if the job was not explained in this benchmark."""
+    """The word of the job's verdict, such as `transform`; empty if the job was not explained in
+    this benchmark."""
     explanation = result.explanation
     if explanation is None or explanation.benchmark != benchmark:
         return ""

@@ -1,4 +1,4 @@
-"""Results in files: written atomically, and read again, also from earlier versions of fastloop."""
+"""Save results as result.json, atomically, and load them, also files of older fastloop versions."""
 
 from __future__ import annotations
 
@@ -25,7 +25,10 @@ _adapter = pydantic.TypeAdapter(Result)
 
 
 def schema_text(adapter: pydantic.TypeAdapter[Any] = _adapter) -> str:
-    """The JSON Schema of result.json, which result.schema.json holds, or of another file."""
+    """The JSON Schema of a file, by default of result.json; result.schema.json contains the latter.
+
+    adapter: the type of the file's content.
+    """
     schema = adapter.json_schema(mode="serialization")
     schema = {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}
     return json.dumps(schema, indent=1) + "\n"
@@ -62,7 +65,10 @@ def load(folder: Path) -> Result:
 
 
 def load_results(folder: Path, setting: str) -> list[Result]:
-    """All results in the folder or below, in the order of the jobs; raises UsageError for none."""
+    """All results in the folder or below, in the order of the jobs.
+
+    Raises UsageError, naming the setting, if there is none or one can't be read.
+    """
     try:
         is_folder = folder.is_dir()
     # is_dir returns False for a missing path, but raises for a name that is too long.

@@ -20,8 +20,8 @@ Bits = TypeVar("Bits", int, np.ndarray)
 
 
 def epoch_seed(seed: int, epoch: int) -> int:
-    """The seed of an epoch's order: `seed` itself for epoch 0, mixed with the epoch's number
-    later."""
+    """The seed of an epoch's order: `seed` itself for epoch 0, and `seed` mixed with the epoch's
+    number for later epochs."""
     # If both were added, epoch 1 of seed 0 and epoch 0 of seed 1 would have the same order.
     return mix_seed(seed, epoch) if epoch else seed
 
@@ -36,7 +36,7 @@ def mix_seed(*numbers: int) -> int:
 
 
 def splitmix64(state: int, number: int = 0) -> int:
-    """Output `number`, a 64-bit integer, of a generator that begins with this state.
+    """Output `number`, from 0 on, of a generator that begins with this state: a 64-bit integer.
 
     native/splitmix.h is the same in C.
     """

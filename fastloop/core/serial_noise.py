@@ -1,11 +1,12 @@
-"""Tests and intervals for trials with serially correlated noise, which resemble each other.
+"""Corrections of tests and intervals for serially correlated trials, in which successive trials
+resemble each other.
 
 A job's trials are modelled as a first-order autoregressive process of an unknown correlation. For a
-known one, `independent_series` turns them into independent trials, for which the usual tests are
-exact. `correlation_weights` tells how probable each correlation is, and p values are averaged with
-these weights (Zellner and Tiao 1964, Bayesian analysis of the regression model with autocorrelated
-errors, Journal of the American Statistical Association 59). experiments/auto_trials/README.md has
-the false claims for each correlation.
+known correlation, `independent_series` turns the trials into independent ones, for which the usual
+tests are exact. `correlation_weights` returns the probability of each correlation, and p values are
+averaged with these weights (Zellner and Tiao 1964, Bayesian analysis of the regression model with
+autocorrelated errors, Journal of the American Statistical Association 59).
+experiments/auto_trials/README.md has the false claims for each correlation.
 """
 
 from __future__ import annotations
@@ -17,12 +18,13 @@ from typing import NamedTuple
 import numpy as np
 
 CORRELATIONS = tuple(tenth / 10 for tenth in range(10))
-"""Correlations of successive trials that are thought possible."""
+"""The correlations of successive trials that are considered."""
 PRIOR = (0.56, 0.06, 0.06, 0.06, 0.06, 0.05, 0.05, 0.04, 0.03, 0.03)
 """The probability of each of CORRELATIONS before anything is measured. Measured trials, each less
 the median of its round, are independent: the 141 cells of a round of the suite are e^61 times as
-probable with a correlation of 0 as with one of 0.9. The others have weights at which at most 5 % of
-sweeps make a false claim with correlations up to 0.6. See experiments/auto_trials/README.md."""
+probable with a correlation of 0 as with one of 0.9. The other correlations have weights at which at
+most 5 % of sweeps make a false claim with correlations up to 0.6. See
+experiments/auto_trials/README.md."""
 NO_NOISE = 1e-20
 """Sums of squared logarithms below this one are rounding errors."""
 
@@ -40,11 +42,11 @@ class _Whitening(NamedTuple):
 
 
 def independent_series(logs: np.ndarray, trials_per_round: int = 1) -> np.ndarray:
-    """(correlations, ..., rounds): for each of `CORRELATIONS`, trials that would be independent.
+    """(correlations, ..., rounds): for each of `CORRELATIONS`, the trials made independent.
 
-    logs: (..., rounds), each the mean of `trials_per_round` successive trials. Each result has the
-    best estimate of the mean with that correlation, and the variance that this estimate has, as if
-    so many trials were independent.
+    logs: (..., rounds), each the mean of `trials_per_round` successive trials. The mean of each
+    result is the best estimate of the mean with that correlation. The usual formula for independent
+    trials gives the variance of this estimate.
     """
     maps = _whitening(logs.shape[-1], trials_per_round).to_independent
     return np.stack([logs @ each.T for each in maps])
@@ -60,7 +62,7 @@ def correlation_weights(logs: np.ndarray, trials_per_round: int = 1) -> np.ndarr
     *_, jobs, rounds = logs.shape
     maps = _whitening(rounds, trials_per_round)
     # A disturbance of a whole round cancels in the differences of jobs, so it is taken out here.
-    # The median over the jobs: a mean would carry the noise of one job into all others.
+    # The median over the jobs is used: a mean would carry the noise of one job into all others.
     series = logs - np.median(logs, axis=-2, keepdims=True)
     squares = np.stack([((series @ form) * series).sum(axis=-1) for form in maps.to_residuals])
     scale = maps.log_scale.reshape(-1, *(1,) * (squares.ndim - 1))
@@ -119,6 +121,7 @@ def correlation_of_means(correlation: float, trials: int) -> float:
 
 @cache
 def _whitening(rounds: int, trials_per_round: int) -> _Whitening:
+    """The maps for series of `rounds` values, each the mean of `trials_per_round` trials."""
     ones = np.ones(rounds)
     unit = ones / math.sqrt(rounds)
     independent, forms, scales = [], [], []

@@ -1,4 +1,4 @@
-"""Guess which name a wrong one was meant to be, for messages."""
+"""Guess the name that a mistyped name was meant to be, for messages."""
 
 from __future__ import annotations
 

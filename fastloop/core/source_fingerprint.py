@@ -1,5 +1,5 @@
-"""Versions of source code: fingerprints of an option with the user's modules that it imports, and
-of fastloop itself, with its commit."""
+"""Fingerprints of source code: of an option with the user's modules that it imports, and of
+fastloop itself, with its git commit."""
 
 from __future__ import annotations
 
@@ -21,8 +21,11 @@ PACKAGE = Path(__file__).resolve().parents[1]
 
 
 def source_fingerprint(thing: object) -> str:
-    """Fingerprint of the source files of an object's class, of the `target` that it names, and of
-    the modules that these import, except installed ones; empty if none has a file."""
+    """Fingerprint of an object's source files; empty if there are none.
+
+    These are the files of its class, of the user's code that its attribute `target` names, and of
+    the modules that these files import, except installed ones.
+    """
     names = [type(thing).__module__, _module_of(str(getattr(thing, "target", "")))]
     files: dict[str, Path] = {}
     for name in names:
@@ -42,8 +45,9 @@ def source_fingerprint(thing: object) -> str:
 
 
 def user_class_of(option: object) -> list[str]:
-    """A list with the dotted name of the class of the user's own dataset or store, because several
-    classes of a module have the same name_of; empty for a class of fastloop."""
+    """The dotted name of a user's own dataset or store class, as a list; empty for a class of
+    fastloop. `name_of` does not tell a user's classes apart: all classes of a module have the same.
+    """
     kind = type(option)
     is_users = kind.__module__.partition(".")[0] != __name__.partition(".")[0]
     return [f"{kind.__module__}.{kind.__qualname__}"] if is_users else []
@@ -53,8 +57,8 @@ def user_class_of(option: object) -> list[str]:
 def code_version() -> str:
     """Fingerprint of the names and texts of all .py, .c and .h files in fastloop's folder.
 
-    An installed wheel has the native core as compiled only, which is not read; nor are yaml files,
-    whose settings each job has.
+    An installed wheel contains the native core only in compiled form, which is not read. Yaml files
+    are not read either, because each job contains their settings.
     """
     sources = sorted(path for suffix in ("py", "c", "h") for path in PACKAGE.rglob(f"*.{suffix}"))
     return fingerprint(*[(path.name, path.read_text(encoding="utf-8")) for path in sources])
@@ -63,8 +67,8 @@ def code_version() -> str:
 @cache
 def git_commit() -> str:
     """Commit of the checkout, with -dirty if its files differ; `unknown` outside a checkout."""
-    # An environment inside the checkout of another project is in a repository, too: only one that
-    # tracks these files is fastloop's.
+    # A virtual environment may be inside another project's checkout. Only a repository that tracks
+    # these files is fastloop's.
     if _git("ls-files", "--error-unmatch", "__init__.py") is None:
         return "unknown"
     dirty = _git("diff-index", "--quiet", "HEAD") is None

@@ -21,7 +21,7 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 OFFSET_TRIES = 5
-"""Number of tries of `unix_offset_ns`; the one that was interrupted least counts."""
+"""Number of times that `unix_offset_ns` reads the clocks; it uses the least interrupted reading."""
 now_ns = time.perf_counter_ns
 cpu_ns = time.thread_time_ns
 """User and system time of the calling thread."""
@@ -81,7 +81,7 @@ def slowdown_by_load() -> float:
 
 
 def pause(seconds: float) -> None:
-    """Let this thread wait, without work."""
+    """Let the calling thread sleep for that many seconds."""
     time.sleep(seconds)
 
 
@@ -131,7 +131,7 @@ def mark(device: torch.device) -> Any:
 
 
 def ms_between(start: Any, stop: Any) -> float:
-    """Milliseconds between two marks of one device, which it must have reached."""
+    """Milliseconds between two marks of the same device, which must have reached both."""
     return (stop - start) / 1e6 if isinstance(start, int) else start.elapsed_time(stop)
 
 

@@ -1,4 +1,4 @@
-"""A limit on the time in which work makes no progress, by SIGALRM."""
+"""limit_stalls: interrupts work that makes no progress for some time, by a timer and SIGALRM."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ def limit_stalls(limit_s: float) -> Iterator[None]:
         raise Stalled(f"no progress within {limit_s:g} s: {where}")
 
     before = signal.signal(signal.SIGALRM, raise_stalled)
-    # The timer goes on at that interval: code that catches the first Stalled, or that loses it in
-    # a __del__ or a callback from C, gets another one.
+    # The timer repeats at that interval, because code may catch the first Stalled, or lose it in a
+    # __del__ or a callback from C.
     timer_s = max(limit_s, SHORTEST_S)
     signal.setitimer(signal.ITIMER_REAL, timer_s, timer_s)
     try:

@@ -22,7 +22,9 @@ median = statistics.median
 MINIMUM_EFFECT = 0.02
 """Jobs that differ by less share a rank: such a gain is not worth changing a loader for."""
 FEWEST_FOR_INTERVAL = 3
+"""Fewer values have no interval, only a range."""
 RESAMPLES = 10_000
+"""Number of resamples of a bootstrap interval."""
 BOUNDS = (2.5, 97.5)
 """Percentiles at the ends of a 95 % interval."""
 POSITION = 0.1
@@ -90,12 +92,14 @@ def percentile(values: Sequence[float], percent: float) -> float:
     return float(np.percentile(values, percent))
 
 
-def interval(values: Sequence[float], *, share: float | None = None) -> tuple[float, float] | None:
+def interval(
+    values: Sequence[float], *, look_share: float | None = None
+) -> tuple[float, float] | None:
     """95 % bootstrap interval of the median; None below three values, or if one is not a
-    positive number. share: see `log_interval`."""
+    positive number. look_share: see `log_interval`."""
     if len(values) < FEWEST_FOR_INTERVAL or not are_positive(values):
         return None
-    low, high = _exp(*log_interval(np.log(values), share=share))
+    low, high = _exp(*log_interval(np.log(values), look_share=look_share))
     return low, high
 
 
@@ -103,33 +107,33 @@ def ratio(
     new: Sequence[float],
     base: Sequence[float],
     *,
-    share: float | None = None,
+    look_share: float | None = None,
     trials_per_round: int = 1,
 ) -> Ratio | None:
     """Ratio of new to base, paired by round; None if their counts differ or are below three, or
-    if a value is not a positive number. share, trials_per_round: see `log_interval`."""
+    if a value is not a positive number. look_share, trials_per_round: see `log_interval`."""
     if len(new) != len(base) or len(new) < FEWEST_FOR_INTERVAL or not are_positive(new, base):
         return None
     logs = np.log(np.asarray(new, float)) - np.log(np.asarray(base, float))
-    ends = log_interval(logs, share=share, trials_per_round=trials_per_round)
+    ends = log_interval(logs, look_share=look_share, trials_per_round=trials_per_round)
     estimate, low, high = _exp(np.median(logs), *ends)
     lists = np.stack([np.zeros(len(logs)), logs])
     p_values = pair_p_values(
-        lists, allows_serial=share is not None, trials_per_round=trials_per_round
+        lists, allows_serial=look_share is not None, trials_per_round=trials_per_round
     )
     p_value = float(p_values[0])
     # The p value is scaled instead of the level, so that a reader may compare it with 0.05.
-    if share is not None:
-        p_value = min(1.0, p_value / share)
+    if look_share is not None:
+        p_value = min(1.0, p_value / look_share)
     return Ratio(estimate=estimate, low=low, high=high, p_value=p_value)
 
 
 def ratio_or_range(
-    new: Sequence[float], base: Sequence[float], *, share: float | None = None
+    new: Sequence[float], base: Sequence[float], *, look_share: float | None = None
 ) -> Ratio | None:
     """Ratio of new to base with its interval or, below three rounds, with its range, which proves
     nothing; None if the counts differ or a value is not a positive number."""
-    if known := ratio(new, base, share=share):
+    if known := ratio(new, base, look_share=look_share):
         return known
     if not new or len(new) != len(base) or not are_positive(new, base):
         return None
@@ -139,7 +143,7 @@ def ratio_or_range(
 
 
 def are_positive(*lists: Sequence[float]) -> bool:
-    """True if all values are positive and finite, so that they have logarithms."""
+    """True if all values are positive and finite, and therefore have logarithms."""
     return all(0 < value < math.inf for values in lists for value in values)
 
 
@@ -163,12 +167,13 @@ def _middle_bounds(count: int) -> np.ndarray:
 
 
 def log_interval(
-    values: np.ndarray, *, share: float | None = None, trials_per_round: int = 1
+    values: np.ndarray, *, look_share: float | None = None, trials_per_round: int = 1
 ) -> np.ndarray:
     """Ends of the 95 % percentile interval of the median over resamples of the values.
 
-    share: the share of this look if the rounds went on until the ranking was decided (trials=auto),
-    see core/auto_trials.py; None with a fixed number of trials. With a share, the interval is wide
+    look_share: None with a fixed number of trials. With trials=auto, rounds go on until the ranking
+    is decided, and the ranking is tested after some of them, the looks; `look_share` is the share
+    of the false claims that this look may make, see core/auto_trials.py. The interval is then wide
     enough to hold the median at all looks together (Jennison and Turnbull 1989), even if the values
     are correlated in time. trials_per_round: each value is the mean of this many successive trials.
     """
@@ -189,19 +194,21 @@ def log_interval(
         bounds = np.interp(_middle_bounds(count), shares, knots)
     else:
         bounds = np.percentile(np.interp(_middles(count), shares, knots).mean(axis=1), BOUNDS)
-    if share is None:
+    if look_share is None:
         return bounds
     middle = np.median(values)
-    growth = _widening(count, share) * interval_growth(values, BOUNDS[0] / 100, trials_per_round)
+    growth = _widening(count, look_share) * interval_growth(
+        values, BOUNDS[0] / 100, trials_per_round
+    )
     return middle + growth * (bounds - middle)
 
 
 @cache
-def _widening(count: int, share: float) -> float:
+def _widening(count: int, look_share: float) -> float:
     """The factor by which an interval that holds at all looks is wider than one for this look
     alone."""
     from scipy.special import stdtrit
 
     # The bootstrap has no quantiles that far out, so the factor comes from Student's interval.
-    alone, of_look = 1 - BOUNDS[0] / 100, 1 - BOUNDS[0] / 100 * share
+    alone, of_look = 1 - BOUNDS[0] / 100, 1 - BOUNDS[0] / 100 * look_share
     return float(stdtrit(count - 1, of_look) / stdtrit(count - 1, alone))

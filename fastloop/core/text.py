@@ -17,6 +17,7 @@ NUM_SHOWN = 40
 """Number of characters of a longer word that are printed."""
 
 LINE_WIDTH = 96
+"""Number of characters at which `wrap` breaks lines."""
 
 
 def printable(text: str) -> str:

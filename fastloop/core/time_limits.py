@@ -12,14 +12,15 @@ from fastloop.core.spans import now_ns, seconds_between
 T = TypeVar("T")
 
 OVERTIME = 2
-"""`within` yields its fewest items in up to this many times its seconds."""
+"""`within` may take up to this many times its `seconds` to yield its `fewest` items."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Deadline:
     """The time by which work has to end.
 
-    Nothing is interrupted: code that works asks before each measurement, and returns early.
+    Nothing is interrupted: the working code checks the deadline before each measurement, and
+    returns early.
     """
 
     end_ns: float = math.inf
@@ -49,10 +50,12 @@ def deadline_after(seconds: float | None, begun_ns: int | None = None) -> Deadli
 
 @dataclass(kw_only=True)
 class TimedPasses:
-    """Runs passes, and knows by the longest one so far whether there is time for another one."""
+    """Runs passes until a deadline. Another pass is expected to take as long as the longest one so
+    far."""
 
     deadline: Deadline
     longest_s: float
+    """Seconds of the longest pass so far."""
 
     def have_time(self) -> bool:
         """True if a pass as long as the longest one would end in time."""

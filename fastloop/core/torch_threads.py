@@ -17,6 +17,7 @@ import torch
 
 T = TypeVar("T")
 END = object()
+"""Marks the end of an iterator."""
 
 
 def keep_to_one_torch_thread() -> None:

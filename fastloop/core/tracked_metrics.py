@@ -1,4 +1,4 @@
-"""The metrics logged to MLflow, recomputed from raw values."""
+"""`metrics`: computes the metrics that are logged to MLflow from the raw values of a result."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def _cpu_cores(result: Result, pass_: Attribution) -> float | None:
 def _explanation_metrics(explanation: Explanation) -> dict[str, float | None]:
     """Metrics of the ladder, and of the best change that was tried."""
     ladder = explanation.ladder
-    # The changes that were tried come first, by gain: the first one if none is beyond noise.
+    # If no gain is beyond noise, the first change that was tried is used.
     tried = (each for each in explanation.what_ifs if each.realised_gain)
     best = explanation.best or next(tried, None)
     figures: dict[str, float | None] = {

@@ -17,12 +17,12 @@ class DatasetTraits:
     """Traits of a dataset."""
 
     decodes: bool = False
-    """True if each access to a sample decodes an image file, so that decoding is the limit of
-    loaders that read it."""
+    """True if each access to a sample decodes an image file. Decoding is then the limit of loaders
+    that read the samples."""
     gathers: bool = False
-    """True if each access to a sample copies a row of memory, or makes floats of its bytes, so
-    that gathering rows is the limit of loaders that read it. If a dataset declares neither trait,
-    its work is of another kind, and has no known limit."""
+    """True if each access to a sample copies a row of memory, or makes floats of its bytes.
+    Gathering rows is then the limit of loaders that read the samples. If a dataset declares neither
+    trait, its work is of another kind, and has no known limit."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,10 +54,10 @@ class LoaderTraits:
     """True if the loader reads shards as streams. It draws order=random itself, from the samples in
     a buffer, and follows no other order than order=sequential."""
     is_user_code: bool = False
-    """True if the loader is the user's own code, so that its kind of work is unknown."""
+    """True if the loader is the user's own code. Its kind of work is then unknown."""
     unknown_files: str = ""
-    """The reason why the loader may read other files than those of its store or dataset; empty if
-    it does not."""
+    """The reason why the loader may read files that belong neither to its store nor to its dataset;
+    empty if it reads no such files."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,7 +76,7 @@ class CollateTraits:
     is_default: bool = False
     """True for torch's default_collate without a `finish`: the plan then has no collate."""
     defines_samples: bool = False
-    """True if the collate defines the samples, so that the same-data reference needs it, too."""
+    """True if the collate defines the samples. The same-data reference then needs it, too."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,7 +84,7 @@ class TransformTraits:
     """Traits of a transform."""
 
     is_identity: bool = False
-    """True if samples stay as they are, so that the transform is not called."""
+    """True if samples stay as they are. The transform is then not called."""
     converts_bytes: bool = False
     """True if the transform only makes scaled floats of uint8 leaves, which can be done while rows
     are gathered."""
@@ -105,7 +105,7 @@ class BenchmarkTraits:
     """Traits of a benchmark."""
 
     trains: bool = False
-    """True if the model is trained, so that ranks average gradients in every step."""
+    """True if the model is trained. Ranks then average gradients in every step."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -25,7 +25,7 @@ TEXTS_AND_NUMBERS = (str, bytes, int, float)
 PLAIN_LEAVES = (*TEXTS_AND_NUMBERS, type(None))
 """Common leaves other than tensors, which hold no tensors."""
 FIRST_ENTRIES = 8
-"""Entries of a list that tell whether it is a column of texts or numbers."""
+"""Number of entries that show whether a list is a column of texts or numbers."""
 
 
 def tree_leaves(tree: Tree) -> list[Any]:
@@ -45,7 +45,7 @@ def tree_leaves(tree: Tree) -> list[Any]:
 
 
 def find_tensors(tree: Tree) -> list[torch.Tensor]:
-    """Every tensor of a tree, in optree's order, without a look at each text and number.
+    """Every tensor of a tree, in optree's order, without visiting each text and number.
 
     A list or tuple that begins with eight texts or numbers, or has nothing else, is taken to have
     no tensors.
@@ -83,7 +83,7 @@ def read_bytes(tree: Tree) -> int:
 
 
 def stack_leaves(structure: Any, samples: Iterable[Sequence[torch.Tensor]]) -> Tree:
-    """The batch of samples, each given by its leaves. structure: that of a sample's tree."""
+    """The batch of samples, each given by its leaves. structure: torch's TreeSpec of a sample."""
     leaves = [torch.stack(leaf) for leaf in zip(*samples, strict=True)]
     return pytree.tree_unflatten(leaves, structure)
 
@@ -98,7 +98,7 @@ def _parts(leaf: Any) -> Tree | None:
     if is_tensor_collection(leaf):
         entries = entries_of(leaf)
         return tuple(entries.values()) if dataclasses.is_dataclass(leaf) else entries
-    # These are arrays, and data.ragged.RaggedTensor, which has a dtype as well.
+    # Arrays have a dtype, and so has data.ragged.RaggedTensor.
     if isinstance(leaf, PLAIN_LEAVES) or hasattr(leaf, "dtype"):
         return None
     container = open_container(leaf)

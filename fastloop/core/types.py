@@ -71,7 +71,7 @@ class FailureKind(StrEnum):
     TIMEOUT = "timeout"
     OUT_OF_MEMORY = "out of memory"
     LOST = "lost"
-    """Another rank failed, or the node of a rank can no longer be reached."""
+    """Another rank failed, or the node of a rank does not answer."""
     ERROR = "error"
     """Any other error; the reason begins with the name of its class."""
 
@@ -155,8 +155,8 @@ class UsageError(Exception):
     values."""
 
     def __str__(self) -> str:
-        """The message for a terminal, without the rest of words that fill a screen, such as a value
-        of 10 KB."""
+        """The message for a terminal. Words that would fill a screen, such as a value of 10 KB, are
+        cut off."""
         return printable(shorten_words(super().__str__()))
 
 

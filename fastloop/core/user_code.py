@@ -1,7 +1,7 @@
 """Import and call the user's code by its dotted name.
 
-A job holds only the name, so that it stays plain data; the process that measures imports and calls
-the object.
+A job holds only the name, and so remains plain data. The process that measures imports the object
+and calls it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ LOADER_DATA = "fastloop.options.dataset.user.UserDataset"
 IN_A_WORKER = re.compile(r"Caught (\w+) in DataLoader worker process")
 """Torch's words in the first line of an exception that was raised in a worker, with its class."""
 ENDS_ON_IMPORT = "importing it ends the program; move that under if __name__ == '__main__':"
-"""What is wrong with a script that reads its arguments, or exits, when it is imported."""
+"""The fault of a script that reads its arguments, or exits, when it is imported, in words."""
 TRACEBACK = "Traceback (most recent call last):\n"
 
 
@@ -73,7 +73,8 @@ class Parameters:
 
 
 def parameters_of(path: str) -> Parameters | None:
-    """The target's parameters; None if it has no signature or is not called."""
+    """The parameters of the target, the object with that dotted name; None if it has no signature
+    or is not called."""
     signature = _signature(locate(path))
     if signature is None:
         return None
@@ -112,7 +113,7 @@ def check_arguments(path: str, kwargs: Mapping[str, Any], offered: Iterable[str]
 
 
 def call(path: str, arguments: Mapping[str, Any]) -> Any:
-    """Call the target and return its result; an iterable is returned as it is.
+    """Call the object with that dotted name and return the result; an iterable is returned as is.
 
     Raises BadData if the target raises.
     """
@@ -140,8 +141,8 @@ def check_callable(path: str) -> str:
 class UserFunction:
     """A function of one argument by its dotted name, imported on the first call in each process.
 
-    The name may be that of the function itself (`kwargs` sets its other parameters), of a callable
-    object, or of a class or function that returns the function when called with `kwargs` alone.
+    The name may refer to the function itself (`kwargs` sets its other parameters), to a callable
+    object, or to a class or function that returns the function when called with `kwargs` alone.
     """
 
     target: str
@@ -181,8 +182,8 @@ class UserFunction:
 
 
 def error_line(error: BaseException) -> str:
-    """Name of the error's class and first line of its message; if a DataLoader worker has raised
-    it, those of the worker's error."""
+    """Name of the error's class and first line of its message. For an error of a DataLoader worker,
+    these are taken from the original error in torch's message."""
     if of_worker := worker_error_line(error):
         return of_worker
     return f"{type(error).__name__}: {first_line(error)}"
@@ -190,10 +191,10 @@ def error_line(error: BaseException) -> str:
 
 def worker_error_line(error: BaseException) -> str | None:
     """Name of the class and first line of the message of the exception that was raised in a
-    DataLoader worker; None if torch's message does not say that it was.
+    DataLoader worker; None if the message of `error` is not torch's message about a worker.
     """
-    # torch raises the exception again with the worker's traceback as its message. The error itself
-    # is at the end, after lines of frames, which are indented; its own lines may be as well.
+    # torch raises the exception again with the worker's traceback as its message. The original
+    # error is at the end, after the indented lines of frames. Its own lines may be indented, too.
     text = str(error).strip()
     # The class of the error may add its own words in front of torch's.
     found = IN_A_WORKER.search(text.partition("\n")[0])

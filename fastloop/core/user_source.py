@@ -1,8 +1,10 @@
-"""The user's modules as text: whether a dotted name exists, and which arguments it takes.
+"""Read the parameters of a user's class or function from the text of its module, without importing
+the module; a dotted name that does not exist is an error.
 
 A user's module usually imports torch, which takes seconds and may have other effects; reading its
-text takes milliseconds. What the text does not show for certain is left to the import: bindings
-under `if` or `try`, decorators, metaclasses, several bases, names that code may change.
+text takes milliseconds. If the text leaves a doubt, `read_parameters` returns None, and the import
+decides. Doubtful are bindings under `if` or `try`, decorators, metaclasses, several bases, and
+names that code may change.
 """
 
 from __future__ import annotations
@@ -36,11 +38,12 @@ from fastloop.core.user_code import Parameters
 SHOWN_NAMES = 8
 """Maximum number of names that a message lists."""
 TORCH_BASES = ("Dataset", "IterableDataset")
-"""Classes of torch whose constructor takes no arguments."""
+"""Classes of torch with a constructor that takes no arguments."""
 MOST_STEPS = 8
 """Maximum number of modules and classes that are followed from one to the next."""
 NOTHING = Parameters(names=(), required=frozenset(), takes_any=False)
 ANYTHING = Parameters(names=(), required=frozenset(), takes_any=True)
+"""The parameters of a class that takes no arguments, and of a class that takes any."""
 
 
 def read_parameters(path: str) -> Parameters | None:
@@ -53,8 +56,8 @@ def read_parameters(path: str) -> Parameters | None:
         return _read_parameters(path, 0)
     except WrongCodeError:
         raise
-    # Finders of other packages, deeply nested text, a folder that may not be read: an error that is
-    # not about the user's code says nothing about the import.
+    # Other errors are not about the user's code: finders of other packages, deeply nested text, or
+    # an unreadable folder may raise them. The import may succeed all the same.
     except Exception:
         return None
 
@@ -80,11 +83,13 @@ class _Module:
 
 
 def _read_parameters(path: str, depth: int) -> Parameters | None:
+    """As `read_parameters`. depth: number of imports and base classes that led to this name."""
     found = _find_module(path)
     if found is None:
         return None
     module, rest = found
-    # Without a rest the name is that of a module; a longer one is that of a method or an attribute.
+    # Without a rest, the path names a module. With a rest of several names, it names a method or
+    # another attribute.
     if not rest:
         return None
     if rest[0] not in module.names:
@@ -95,8 +100,8 @@ def _read_parameters(path: str, depth: int) -> Parameters | None:
 
 
 def _find_module(path: str) -> tuple[_Module, list[str]] | None:
-    """The module in which the name is looked up, and the rest of the name; None if it can't be
-    read, or is imported already. Raises ValueError if there is no such module."""
+    """The module in which the name is looked up, and the rest of the name; None if the module can't
+    be read, or is imported already. Raises ValueError if there is no such module."""
     first, *rest = path.split(".")
     if first in sys.modules:
         return None
@@ -121,9 +126,9 @@ def _find_module(path: str) -> tuple[_Module, list[str]] | None:
 
 
 def _find_submodule(name: str, folders: Sequence[str]) -> ModuleSpec | None:
-    """The module with that dotted name, whose package has these folders; None if there is none."""
-    # PathFinder can't be asked: it looks up the package of a folder without __init__.py in
-    # sys.modules, where it is not, since it has not been imported.
+    """The module with that dotted name in a package with these folders; None if there is none."""
+    # PathFinder can't be used: for a package without __init__.py it looks in sys.modules, and this
+    # package has not been imported.
     portions: list[str] = []
     for folder in folders:
         finder = pkgutil.get_importer(folder)
@@ -145,18 +150,20 @@ def _find_submodule(name: str, folders: Sequence[str]) -> ModuleSpec | None:
 
 def _read_module(name: str, spec: ModuleSpec) -> _Module:
     path = spec.origin or ""
-    # A namespace package has no file, modules in C have no text, and other loaders change it.
+    # A namespace package has no file, modules in C have no text, and loaders of other classes may
+    # change the text.
     if path.endswith(".py") and type(spec.loader) is SourceFileLoader:
         return _Module(name=name, spec=spec, text=read_module_text(path))
     return _Module(name=name, spec=spec, text=ModuleText(names={}, is_open=path != ""))
 
 
 def _parameters_of(module: _Module, name: str, depth: int) -> Parameters | None:
+    """The parameters of the class or function that the module defines or imports by this name."""
     node = module.names[name]
     if isinstance(node, ast.FunctionDef):
-        return None if node.decorator_list else _of_arguments(node.args, 0)
+        return None if node.decorator_list else _argument_parameters(node.args, 0)
     if isinstance(node, ast.ClassDef):
-        return _of_class(module, node, depth)
+        return _class_parameters(module, node, depth)
     if isinstance(node, ast.ImportFrom) and depth < MOST_STEPS:
         path = _path_of_import(module, node, name)
         # The module may be absent, and its import be caught: the import will tell.
@@ -180,7 +187,8 @@ def _path_of_import(module: _Module, node: ast.ImportFrom, name: str) -> str:
     return ".".join([*above, own]) if above else ""
 
 
-def _of_class(module: _Module, node: ast.ClassDef, depth: int) -> Parameters | None:
+def _class_parameters(module: _Module, node: ast.ClassDef, depth: int) -> Parameters | None:
+    """The parameters of a class, from its __init__, its fields as a dataclass, or its base."""
     inner = [*ast.walk(node)]
     makers = [each for each in inner if isinstance(each, Function) and each.name == "__init__"]
     bound = {each.id for each in inner if isinstance(each, ast.Name)}
@@ -189,21 +197,21 @@ def _of_class(module: _Module, node: ast.ClassDef, depth: int) -> Parameters | N
     # Keywords: a metaclass, or arguments of a base's __init_subclass__.
     if node.keywords or len(node.bases) > 1 or ({*SIGNATURE_NAMES} - {"__call__"}) & bound:
         return None
-    # A base may have a metaclass or a __new__, which decide even if the class has a constructor.
-    inherited = _of_base(module, node.bases[0], depth) if node.bases else NOTHING
+    # A metaclass or a __new__ of the base decides even if the class has an __init__ of its own.
+    inherited = _base_parameters(module, node.bases[0], depth) if node.bases else NOTHING
     if inherited is None:
         return None
     if node.decorator_list:
-        return None if makers else _of_dataclass(module, node)
+        return None if makers else _dataclass_parameters(module, node)
     if not makers:
         return inherited
     (maker, *others) = makers
     is_plain = not others and maker in node.body and not maker.decorator_list
-    return _of_arguments(maker.args, 1) if is_plain else None
+    return _argument_parameters(maker.args, 1) if is_plain else None
 
 
-def _of_base(module: _Module, base: ast.expr, depth: int) -> Parameters | None:
-    """The parameters that a class without a constructor has from its base."""
+def _base_parameters(module: _Module, base: ast.expr, depth: int) -> Parameters | None:
+    """The parameters that a class inherits from its base if it has no __init__ of its own."""
     # Dataset[int] takes what Dataset takes.
     base = base.value if isinstance(base, ast.Subscript) else base
     if _is_torch_base(module, base, TORCH_BASES):
@@ -221,7 +229,7 @@ def _of_base(module: _Module, base: ast.expr, depth: int) -> Parameters | None:
 
 
 def _is_torch_base(module: _Module, base: ast.expr, allowed: Sequence[str]) -> bool:
-    """True for these classes of torch."""
+    """True if the base is one of torch's classes with these names."""
     first, _, _ = (text := ast.unparse(base)).partition(".")
     node = module.names.get(first)
     last = text
@@ -234,12 +242,13 @@ def _is_torch_base(module: _Module, base: ast.expr, allowed: Sequence[str]) -> b
 
 
 def _name_of_import(node: ast.ImportFrom, name: str) -> str:
-    """The name, in its own module, of the object that `from … import …` binds to this one."""
+    """The name, in its own module, of the object that an import binds to `name`."""
     return next(alias.name for alias in node.names if (alias.asname or alias.name) == name)
 
 
-def _of_dataclass(module: _Module, node: ast.ClassDef) -> Parameters | None:
-    """The fields of a plain dataclass; None for other decorators and for settings of fields."""
+def _dataclass_parameters(module: _Module, node: ast.ClassDef) -> Parameters | None:
+    """The fields of a plain dataclass, as parameters; None for other decorators, and for settings
+    such as init=False."""
     (decorator, *others) = node.decorator_list
     fields = [each for each in node.body if isinstance(each, ast.AnnAssign)]
     text = "".join(ast.unparse(each) for each in (decorator, *fields))
@@ -290,8 +299,12 @@ def _has_plain_fields(module: _Module, node: ast.ClassDef) -> bool:
     return len({*names}) == len(names) and not stored & {*names} and not unclear
 
 
-def _of_arguments(arguments: ast.arguments, first: int) -> Parameters | None:
-    """The parameters after the first ones, which Python passes itself."""
+def _argument_parameters(arguments: ast.arguments, first: int) -> Parameters | None:
+    """The parameters without the first ones, such as `self`, which Python passes; None if others
+    are positional-only.
+
+    first: number of parameters that Python passes.
+    """
     if len(arguments.posonlyargs) > first:
         return None
     positional = [each.arg for each in (*arguments.posonlyargs, *arguments.args)]

@@ -25,7 +25,7 @@ def table_of(pyarrow: Any, batch: Tree, option: str, alternative: str) -> Any:
 def array_of_column(column: Any, shape: list[int]) -> np.ndarray:
     """The rows of a column that `table_of` has made; read-only unless they had to be converted.
 
-    shape: that of a row.
+    shape: shape of a row.
     """
     chunk = column.combine_chunks()
     values = chunk.flatten() if shape else chunk

@@ -37,7 +37,7 @@ class FirstBatches:
 def count_epoch(
     batches: Iterable[Tree], at_most: int | None = None
 ) -> tuple[int, Callable[[Tree], int]]:
-    """Number of samples of an epoch, and a quick function that counts those of a batch.
+    """Number of samples of an epoch, and a quick function that counts the samples of a batch.
 
     Raises UnclearCount as `SampleCounter.count` does, and Invalid as soon as there are more than
     `at_most`.
@@ -86,7 +86,7 @@ class SampleCounter:
     """Counts the samples of the batches of one loader, which are all read in the same way."""
 
     def __init__(self, size: int | None = None) -> None:
-        """size: number of samples of the first batch, and the most of any other; None: unknown."""
+        """size: number of samples of the first batch; no other has more. None: unknown."""
         self._size = size
         self._paths: frozenset[PartPath] | None = None
         self._shortest: PartPath | None = None
@@ -117,8 +117,11 @@ class SampleCounter:
         return count
 
     def quick_counter(self) -> Callable[[Tree], int]:
-        """After `count` of an epoch: a function that counts as `count` does, but looks at one part
-        of a batch only, if there is one that has told the numbers of all batches."""
+        """A function that counts as `count` does, but faster.
+
+        It reads only one part of a batch: a part that has told the number of samples of all batches
+        that were counted before. Without such a part, the function is `count`.
+        """
         path = self._shortest
         if path is None:
             return self.count

@@ -26,8 +26,9 @@ def batch_getter(
 
     With a store, the batch is gathered by np.take, from the mapped files or, with in_memory, from
     memory. Without one, the calling thread decodes the samples and `collate` makes the batch (None:
-    torch's default_collate), unless the dataset's own `__getitems__` returns one. Raises
-    Unsupported for rows that are neither arrays nor tensors, and for a collate of such a dataset.
+    torch's default_collate), unless the dataset's own `__getitems__` returns a batch. Raises
+    Unsupported for rows that are neither arrays nor tensors, and for a collate if the dataset
+    returns batches.
     """
     if store is None:
         samples = prepared.dataset.open()

@@ -1,4 +1,9 @@
-"""Read all samples of a dataset, chunk by chunk; samples that differ are errors."""
+"""ChunkedReader: reads all samples of a dataset in order, in chunks, to write the dataset's
+reference or store.
+
+Slow decoding is spread over several processes. Samples that differ in tree, dtype or shape are
+errors.
+"""
 
 from __future__ import annotations
 
@@ -54,9 +59,9 @@ MOST_ROWS = 1024
 PROBED_SAMPLES = 64
 """Maximum number of samples that are decoded to find out how long decoding takes."""
 PROBE_S = 2.0
-"""Fewer samples are decoded to find that out if they take longer than this."""
+"""No further sample is decoded for that purpose after this many seconds."""
 SAMPLES_PER_NOTE = 16
-"""Progress is noted once for this many samples, and once a chunk."""
+"""Progress is noted once for this many samples, and after each chunk, see core/stall_limit.py."""
 SLOW_SAMPLE_S = 20e-6
 """Decoding that takes longer per sample is spread over several processes. Measured: processes slow
 down decoding that takes 3 us per sample, and speed up decoding that takes 49 us."""
@@ -117,7 +122,7 @@ def forecast_reading_s(samples: Samples) -> float:
     ones.
 
     The forecast errs on the short side, because work that is expected to take too long is refused.
-    If there is time for the first sample only, its time is all that is known.
+    If there is time to decode only one sample, the forecast is the time of that sample.
     """
     # Without samples, reading them fails at once.
     if not len(samples):
@@ -125,15 +130,16 @@ def forecast_reading_s(samples: Samples) -> float:
     first_s, *others_s = _time_samples(samples)
     if not others_s:
         return first_s
-    # A dataset may open its file when it is asked for its first sample, so that one counts once. A
-    # few slow ones among the others, for example from a busy disk, raise the mean.
+    # A dataset may open its file when its first sample is read, so the time of the first sample
+    # counts once. A few slow samples among the others, for example from a busy disk, raise the
+    # mean, so the median is used if it is lower.
     sample_s = min(stats.mean(others_s), stats.median(others_s))
     rest_s = sample_s * (len(samples) - 1)
     return first_s + rest_s / max(1, _decoding_processes(samples, sample_s))
 
 
 def rows_per_chunk(batch_of_one: Tree) -> int:
-    """Number of samples of a chunk, from the size of one of them."""
+    """Number of samples of a chunk, from the size of a batch of one sample."""
     return max(1, min(MOST_ROWS, CHUNK_BYTES // max(1, nbytes_of(batch_of_one))))
 
 
@@ -179,9 +185,9 @@ def _decode_in_order(
 
 def _decoding_context() -> str:
     """The start method of processes that decode."""
-    # A new process imports the classes of the dataset. Those that a notebook, `python -c` or a
-    # script read from stdin defines can't be imported: only a fork has them, which is also
-    # DataLoader's default on Linux.
+    # A new process imports the classes of the dataset. Classes that are defined in a notebook, in
+    # `python -c` or in a script read from stdin can't be imported: only a fork, which is also
+    # DataLoader's default on Linux, has them.
     methods = multiprocessing.get_all_start_methods()
     if os.path.isfile(getattr(sys.modules["__main__"], "__file__", None) or ""):
         return "forkserver" if "forkserver" in methods else "spawn"
@@ -254,6 +260,7 @@ class Chunk:
     broken: list[tuple[int, str]]
     """Index and reason of each sample that could not be decoded."""
     size: int
+    """Number of samples, including those that could not be decoded."""
 
 
 def collate_chunk(
@@ -261,8 +268,8 @@ def collate_chunk(
 ) -> Chunk:
     """Collate (index, sample, error) items into a chunk.
 
-    Raises SamplesDiffer if samples differ, BadData if they can't be collated and, unless
-    `tolerant`, for a None.
+    Raises SamplesDiffer if samples differ, and BadData if they can't be collated. A sample that is
+    None, or holds a None, raises BadData, too, unless `tolerant`.
     """
     # Without `ragged`, a None inside of a sample can't be collated, so the sample is broken.
     missing = {
@@ -296,8 +303,8 @@ def collate_each(items: list[tuple[int, Any, str]], collate: Callable[[Any], Tre
     """Collate each of (index, fetched, error) items by itself.
 
     fetched: the argument that a DataLoader passes to `collate` for that index alone. A sample is
-    broken if `collate` leaves it out. Raises BadData if `collate` fails for a sample that is not
-    None, or returns anything but a batch of one sample, and if samples differ.
+    broken if `collate` leaves it out. Raises BadData if samples differ, if `collate` fails for a
+    sample that is not None, and if it returns anything but a batch of one sample.
     """
     batches = {index: _batch_of_one(index, fetched, collate) for index, fetched, _ in items}
     whole = [(index, batch) for index, batch in batches.items() if batch is not None]
@@ -312,6 +319,7 @@ def collate_each(items: list[tuple[int, Any, str]], collate: Callable[[Any], Tre
 
 
 def _batch_of_one(index: int, fetched: Any, collate: Callable[[Any], Tree]) -> Tree | None:
+    """The batch that `collate` makes of one sample; None if it leaves the sample out."""
     try:
         batch = collate(fetched)
     # A user's function may raise anything. If it removes a broken sample and calls default_collate

@@ -1,5 +1,8 @@
-"""Crops as columns of a FastLoader, made by the native decoder, or as the workers of other loaders
-make them."""
+"""crop_columns: the columns of a FastLoader with the crops and labels of a CroppedDataset.
+
+The native decoder makes the crops if it is installed and the job's decoder is Pillow, which has the
+same pixels. Otherwise the dataset's own code makes them, as in the workers of other loaders.
+"""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ from fastloop.fastloader.columns import crops
 from fastloop.fastloader.columns.crops import draw_cut
 
 CODE = crops, seeds, cropping_module, sys.modules[__name__]
-"""Modules with code that determines a sample: a change of it makes new samples."""
+"""Modules with code that determines a sample: this code is part of the dataset's fingerprint."""
 
 
 @runtime_checkable
@@ -149,7 +149,7 @@ def crop_dataset(dataset: Dataset, transform: Transform) -> Dataset:
 
 
 def crops_at_random(dataset: Dataset) -> bool:
-    """True for a dataset whose store would repeat one random crop of each image."""
+    """True for a dataset of random crops: a store would repeat one crop of each image."""
     return isinstance(dataset, CroppedDataset) and dataset.cropping.is_random
 
 

@@ -56,7 +56,7 @@ class Cropping:
 
     def difference(self, image: torch.Tensor, other: torch.Tensor) -> float:
         """The largest difference of two samples' pixels, in 255ths."""
-        # The samples were divided by std; the difference is one of pixels.
+        # The samples were divided by std, so the difference is multiplied by std to be in pixels.
         by_channel = (image - other).abs().flatten(1).amax(1).double()
         return 255 * float((by_channel * torch.tensor(self.std, dtype=torch.float64)).max())
 

@@ -1,4 +1,4 @@
-"""Fetch the samples of a batch from a Dataset, whose `__getitems__` may return a whole batch."""
+"""Fetch the samples of a batch from a Dataset. Its `__getitems__` may return a whole batch."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ def returns_batches(samples: Samples) -> bool:
 
 
 def needs_no_collate(prepared: PreparedData, plan: Plan) -> bool:
-    """True if the Dataset's `__getitems__` returns batches and no collate is set, so that nothing
-    is left to collate; raises Unsupported for settings that need single samples."""
+    """True if the Dataset's `__getitems__` returns batches and no collate is set; raises
+    Unsupported for settings that need single samples."""
     if not prepared.returns_batches:
         return False
     reason = f"the __getitems__ of {prepared.label} returns a whole batch"

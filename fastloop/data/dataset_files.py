@@ -1,4 +1,4 @@
-"""Files of datasets: generated on first use, or a user's own."""
+"""Files of datasets: generate them on first use, or find a user's own files."""
 
 from __future__ import annotations
 
@@ -82,12 +82,12 @@ def files_below(path: Path, suffix: str) -> list[Path]:
 
 
 def files_fingerprint(files: list[Path], *settings: object) -> str:
-    """A fingerprint of files, each as of `file_fingerprint`, and of settings."""
+    """A fingerprint of files, from the `file_fingerprint` of each, and of settings."""
     return fingerprint([(str(each), file_fingerprint(each)) for each in files], *settings)
 
 
 def sample_of(inputs: dict[str, Tree], label: Tree | None) -> Tree:
-    """A sample of named inputs: of a single one its value, else a dict; with a label the tuple of
-    both."""
+    """A sample of named inputs: the value of a single input, or a dict of several. With a label,
+    the sample is the tuple (inputs, label)."""
     tree = next(iter(inputs.values())) if len(inputs) == 1 else inputs
     return tree if label is None else (tree, label)

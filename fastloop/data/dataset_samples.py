@@ -1,4 +1,4 @@
-"""Samples as a loader reads them from the dataset itself: transformed, or broken."""
+"""wrap_samples: the samples as a loader reads them, transformed, and None if they are broken."""
 
 from __future__ import annotations
 
@@ -73,8 +73,8 @@ class TolerantSamples:
 
 
 def wrap_samples(samples: Samples, plan: Plan) -> Samples:
-    """The samples as a loader reads them: transformed, None in place of a broken one if the
-    collate skips those, and in an instrumented pass with each read and transform recorded."""
+    """The samples as a loader reads them: transformed, and None in place of a broken sample if the
+    collate skips broken samples. An instrumented pass also records each read and transform."""
     transform = plan.transform.transform_sample if plan.transform else None
     if plan.probe and isinstance(samples, LabelledImages):
         samples = replace(samples, read=plan.probe.wrap_read(samples.read))

@@ -27,7 +27,8 @@ Pillow's, by up to 2."""
 COMPARED_SAMPLES = 8
 """Number of samples compared, spread evenly over the dataset."""
 MAX_DIFFERENCE = 255
-"""Difference, in 255ths, of leaves that differ in another way than two floats."""
+"""The difference, in 255ths, that is returned for leaves that differ in shape, in a value that is
+not a float, or by NaN or infinity."""
 
 
 @dataclass(frozen=True)

@@ -36,8 +36,8 @@ the buffer of a batch still in use, or fills a batch after it has delivered it."
 INT16 = 1 << 15
 """Integers of 16 bits are below this number."""
 ENDLESS_SAMPLES, ENDLESS_REPEATS = 100_000, 100
-"""An epoch counts as endless after the first of these numbers of samples, if each sample has been
-repeated as often as the second number says, on average."""
+"""An epoch counts as endless if it has at least ENDLESS_SAMPLES samples, and has repeated each
+distinct sample more than ENDLESS_REPEATS times on average."""
 
 
 @dataclass(frozen=True)
@@ -89,7 +89,7 @@ def digest(
     at_most: int | None = None,
     observe: Callable[[np.ndarray], object] | None = None,
 ) -> Digest:
-    """Digest of an epoch; each batch is read at delivery and again after the next eight.
+    """Digest of an epoch; each batch is read at delivery, and again HELD_BATCHES batches later.
 
     expected: leaves of a sample; batches have (padded, lengths) for leaves of variable length.
     at_most: number of samples of the epoch; None: unknown. observe: called with the (batch, 16)
@@ -114,13 +114,14 @@ def digest(
 
 
 def epoch_hashes(batches: Iterable[Tree], uint8_scale: float | None) -> tuple[np.ndarray, Leaves]:
-    """Hash of each sample, (samples, 16) uint8, and leaves of a sample, of an unknown epoch.
+    """Hash of each sample, (samples, 16) uint8, and leaves of a sample, of an epoch of unknown
+    content.
 
-    Raises Invalid as `digest` does, for an epoch without samples, and for batches without a length
-    that repeat the same samples without end.
+    Raises Invalid as `digest` does, for an epoch without samples, and if `batches` has no length
+    and repeats the same samples without end.
     """
-    # An iterable with a length ends. Others are looked at whenever their number has doubled, so
-    # that all of these looks together take no longer than two of the last.
+    # An iterable with a length ends. The samples of any other are checked for repetitions whenever
+    # their number has doubled. All checks together then take no longer than two of the last one.
     check_at = math.inf if _has_length(batches) else ENDLESS_SAMPLES
     parts = []
     count = 0
@@ -186,6 +187,7 @@ def _describe(leaves: Leaves) -> str:
 def _hash_batches(
     batches: Iterable[Tree], uint8_scale: float | None, expected: Leaves = ()
 ) -> Iterator[tuple[Leaves, np.ndarray]]:
+    """Yield the leaves and the hashes of each batch; raises Invalid as `digest` does."""
     first = None
     for delivered in _hold_back(_Delivered(batch, uint8_scale, expected) for batch in batches):
         leaves = delivered.leaves
@@ -208,8 +210,8 @@ class _Delivered:
 
     def hashes(self) -> np.ndarray:
         """Hash of each sample: (batch, 16) uint8; raises Invalid if the batch has changed."""
-        # The columns are made of the batch itself again: the loader may have written to its memory
-        # meanwhile.
+        # The columns are computed from the batch again, because the loader may have written to the
+        # memory of the batch meanwhile.
         tree = remove_padding(self._batch, self._expected)
         columns = canonical_columns(tree, self._scale)
         if not all(map(np.array_equal, columns, self._columns)):
@@ -227,6 +229,7 @@ def _has_length(batches: Iterable[Tree]) -> bool:
 
 
 def _hold_back(batches: Iterable[_Delivered]) -> Iterator[_Delivered]:
+    """Yield each batch once HELD_BATCHES further batches have been delivered."""
     queue: deque[_Delivered] = deque()
     for batch in batches:
         queue.append(batch)
@@ -273,8 +276,8 @@ def _canonical(
 
 
 def _to_int16(values: np.ndarray) -> np.ndarray:
-    """Whole float64 numbers as int16; one outside of its range becomes a negative number that
-    depends on all of its bits, and so does NaN."""
+    """Whole float64 numbers as int16. NaN, and a number outside of the range of int16, become a
+    negative number that depends on all bits of the original."""
     # int16 is used instead of uint8, because a number outside of 0 to 255 must not become one in
     # this range. min and max are NaN if a number is.
     if not values.size or (values.min() >= -INT16 and values.max() < INT16):

@@ -1,7 +1,8 @@
-"""Ways in which write_store stores encoded images: as they are, with restart markers, or smaller.
+"""Encodings by which write_store stores image files: unchanged, with restart markers, or smaller.
 
-The interval between two restart markers (T.81 B.2.4.4 and E.2.4) can be decoded independently of
-the rest of the scan, so that a decoder can skip intervals that a crop does not need.
+The interval between two restart markers of a JPEG (T.81 B.2.4.4 and E.2.4) can be decoded
+independently of the rest of the scan. A decoder can therefore skip intervals that a crop does not
+need.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Images in files as a column of FastLoader."""
+"""ImageFileColumn: a column of FastLoader that decodes image files into the batch."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from fastloop.fastloader.columns.column import SampleSpec
 
 @dataclass(frozen=True)
 class ImageFileColumn:
-    """Column of a FastLoader: the images, of one size, are decoded into the batch."""
+    """Images of one size, which the threads of a FastLoader decode into the batch."""
 
     images: LabelledImages
     slow: ClassVar[bool] = True

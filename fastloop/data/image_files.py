@@ -1,4 +1,5 @@
-"""Folders of labelled image files: their samples, their list, and their fingerprint."""
+"""Folders of labelled image files: list the files, decode them as samples, and compute their
+fingerprint."""
 
 from __future__ import annotations
 
@@ -21,7 +22,7 @@ from fastloop.fastloader.columns import decoders, image_headers
 
 SUFFIXES = (".jpg", ".jpeg", ".png", ".webp")
 READ_FILES = 64
-"""Maximum number of files whose contents are part of a folder's fingerprint."""
+"""Maximum number of files with contents that are part of a folder's fingerprint."""
 
 
 @dataclass(frozen=True)

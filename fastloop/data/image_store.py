@@ -1,8 +1,9 @@
-"""Stores of encoded images, of files or bytes, with labels beside them.
+"""write_image_store: writes the stores of encoded images that write_store makes with `images`.
 
-For each column of images there is a file with the bytes of all images and a file with their
-offsets. write_store returns the cost of writing the store and the time that each crop from it
-saves, measured on some of the images.
+A store holds columns of image files, as bytes, and columns of labels. For each column of images
+there is a file with the bytes of all images and a file with their offsets. The returned
+StoredImages has the cost of writing the store, and the time that each crop from it saves, measured
+on some of the images.
 """
 
 from __future__ import annotations
@@ -102,7 +103,7 @@ class _ImageWriter:
 def write_image_store(
     source: Any, folder: Path, images: ImageEncoding, *, overwrite: bool, num_threads: int
 ) -> StoredImages:
-    """Write a store of encoded images, or find it; see write_store.
+    """Write a store of encoded images, or find the same one in the folder; see write_store.
 
     num_threads: number of threads that encode; 0: one for each core.
     """
@@ -169,8 +170,8 @@ def _write_array(path: Path, array: np.ndarray) -> None:
 
 
 def _find_same(folder: Path, source: EncodedSource, encode: Encode, encoding: str) -> StoredImages:
-    """The facts that the store's writer has noted; raises FileExistsError if the store holds other
-    data."""
+    """The figures that the store's writer has saved; raises FileExistsError if the store holds
+    other data."""
     stored = load_stored(folder)
     if stored is None:
         raise other_data_error(folder, "a store of samples is here, not of encoded images")
@@ -210,7 +211,8 @@ def _has_equal_rows(
 
 
 def _measure_saving_ms(folder: Path, source: EncodedSource) -> float | None:
-    """The time saved per crop of the first column of images."""
+    """Milliseconds of CPU time saved per crop of the first column of images; None if none of the
+    images can be decoded."""
     leaves, _ = _open_leaves(folder)
     pairs = zip(source.leaves, leaves, strict=True)
     before, after = next(
@@ -221,7 +223,7 @@ def _measure_saving_ms(folder: Path, source: EncodedSource) -> float | None:
 
 @dataclass(frozen=True)
 class EncodedSource:
-    """The leaves of a tree of columns: encoded images, and arrays with as many rows."""
+    """The leaves of a tree of columns of one length: encoded images, and arrays."""
 
     leaves: Sequence[EncodedImages | np.ndarray]
     structure: pytree.TreeSpec

@@ -1,4 +1,4 @@
-"""Stores of .npy files: the format of store=npy and write_store, and folders of write_store.
+"""Write and open stores of .npy files, the format of store=npy and of write_store.
 
 Each leaf of a sample has a file. A leaf that differs in length between samples has a file of values
 and a file of offsets: its row i is values[offsets[i] : offsets[i + 1]].
@@ -28,10 +28,10 @@ from fastloop.fastloader.columns.ragged_rows import RaggedRows
 STRUCTURE = "structure.json"
 """Name of the file with the tree of a sample."""
 FORMAT_NAME, ALTERNATIVE = "store=npy", "store=torch_storage"
-"""Names for messages: of this format, and of one that also holds the dtypes that numpy lacks."""
+"""Names for messages: of this format, and of a format that also holds dtypes that numpy lacks."""
 
 OFFSETS, TEXT = "offsets.npy", "text.npy"
-"""Suffixes of files with offsets: of leaves that are not texts, and of texts."""
+"""Ends of the names of files with offsets: for leaves that are not texts, and for texts."""
 CHECKED_ROWS = 1 << 20
 """Number of offsets that are checked at a time."""
 IMAGES = "images.json"
@@ -46,7 +46,8 @@ def write_npy(folder: Path, chunks: Iterable[Tree], num_samples: int | None) -> 
     num_samples: None if it is known only at the end. Without a chunk nothing is written.
     Raises Unsupported for dtypes that numpy does not have.
     """
-    # The dirty pages of a memory map would count as memory of this process: files are written.
+    # Files are written instead of memory maps, because the dirty pages of a memory map would count
+    # as memory of this process.
     files: list[BinaryIO] = []
     arrays: list[np.ndarray] = []
     count = 0
@@ -202,8 +203,12 @@ class _LeafFile:
     path: Path
     file: BinaryIO
     lengths: list[np.ndarray] = field(default_factory=list)
+    """Length of each sample's leaf, chunk by chunk; empty if the leaf is a plain tensor."""
     count: int = 0
+    """Number of rows that have been written."""
     last: np.ndarray | None = None
+    """An array without rows that has the dtype and row shape of the file; None before the first
+    chunk."""
 
     def append(self, leaf: torch.Tensor | RaggedTensor) -> None:
         """Write the leaf's rows."""

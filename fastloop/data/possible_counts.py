@@ -14,7 +14,7 @@ from fastloop.core.types import Tree
 PartPath = tuple[Any, ...]
 """Keys and indices from a batch to a part of it."""
 Counts = Mapping[int, frozenset[PartPath]]
-"""The parts of a batch that tell a number of samples, by this number."""
+"""A number of samples that a batch may have -> the parts of the batch from which it follows."""
 
 
 def find_counts(batch: Tree) -> Counts:
@@ -42,6 +42,7 @@ def _find(node: Any, path: PartPath) -> Counts | None:
 
 
 def _find_in_list(node: Sequence[Any], path: PartPath) -> Counts | None:
+    """As `_find` for a list or tuple, which may be a column, a list of columns or of samples."""
     here = frozenset({path})
     if node and not is_nested(node):
         # Without a dict or a tensor around them, texts may also be those of one sample.
@@ -56,7 +57,7 @@ def _find_in_list(node: Sequence[Any], path: PartPath) -> Counts | None:
 
 
 def _agree(parts: Iterable[Counts | None]) -> Counts | None:
-    """The numbers that all parts tell; None if no part tells one."""
+    """The numbers of samples that are possible by all parts; None if no part tells a number."""
     told = [part for part in parts if part is not None]
     if not told:
         return None

@@ -1,4 +1,5 @@
-"""Prepare a dataset: write its same-data reference once, and its store if it has one."""
+"""Prepare a dataset for a job: write its same-data reference, and the store that the loader reads,
+unless they exist."""
 
 from __future__ import annotations
 
@@ -72,8 +73,11 @@ class DataRequest:
 
     def forecast_s(self) -> float:
         """About how many seconds it takes to read all samples for the reference, judging by the
-        first ones; 0 if there is a reference, and for a stream, whose length is unknown. Opens the
-        dataset if there is no reference, which may download it."""
+        first ones.
+
+        0 if there is a reference, and for a stream, because its length is unknown. Without a
+        reference the dataset is opened, which may download it.
+        """
         dataset = self.dataset
         if isinstance(dataset, StreamingDataset):
             return 0.0
@@ -189,7 +193,7 @@ def _prepare_reference(
 
 
 def _write_reference(folder: Path, source: ChunkedReader) -> Facts:
-    """Write the reference; random samples are seeded for it, and the facts say so."""
+    """Write the reference; `random` in the facts is True if samples are random, and were seeded."""
     is_random = needs_seeds(source.dataset, source.samples)
     if is_random:
         source = dataclasses.replace(source, dataset=SeededDataset(source.dataset))
@@ -197,13 +201,15 @@ def _write_reference(folder: Path, source: ChunkedReader) -> Facts:
 
 
 def _reference_kind(tolerant: bool, collate: Collate | None) -> str:
+    """Suffix of the reference's folder; references differ by `tolerant` and by the collate."""
     if collate is None:
         return "tolerant" if tolerant else "reference"
     return f"collate-{fingerprint(repr(collate), source_fingerprint(collate))[:16]}"
 
 
 def _decoder_facts(dataset: Dataset, facts: Facts) -> Facts:
-    """Fields of PreparedData for a dataset with pixels that agree with Pillow's; else empty."""
+    """The fields of PreparedData about the decoder, if the dataset's pixels agree with Pillow's;
+    else empty."""
     difference = facts["pixels_off"]
     if difference is None or difference > TOLERANCE:
         return {}
@@ -214,9 +220,10 @@ def _decoder_facts(dataset: Dataset, facts: Facts) -> Facts:
 
 
 def find_damage(prepared: PreparedData) -> str:
-    """A message about the store or the reference of prepared data if it is damaged, else empty.
+    """A message that names the store or the reference of prepared data, if it is damaged; else
+    empty.
 
-    The next command writes the damaged one again.
+    Its seal is removed, so the next command writes it again.
     """
     # Without a store, both folders are the same.
     for folder in dict.fromkeys((prepared.reference, prepared.folder)):
@@ -260,7 +267,8 @@ def _prepare_stream(dataset: Dataset, stream: StreamingDataset) -> PreparedData:
 
 
 def resolve_num_classes(by_dataset: int | None, by_labels: int | None) -> int | None:
-    """The number of classes: the dataset's own number, or that of its labels if that is 0."""
+    """The number of classes: the number that the dataset declares or, if this is 0, the number that
+    follows from its labels."""
     return by_labels if by_dataset == 0 else by_dataset
 
 

@@ -1,4 +1,4 @@
-"""Prepare a store: write the samples of a dataset once, in the store's format."""
+"""prepare_store: writes the samples of a dataset in the format of a store, unless it exists."""
 
 from __future__ import annotations
 
@@ -91,7 +91,10 @@ def _find_earlier_store(root: Path, reference: Path, code: int | str) -> tuple[P
 def _write_store(
     folder: Path, source: ChunkedReader, store: Store, code: int | str, nbytes: int
 ) -> Facts:
-    """Write the store of samples with `nbytes` in all; a large one is announced on stderr."""
+    """Write the store; one of ANNOUNCED_MIB or more is announced on stderr before.
+
+    nbytes: bytes of all samples. code: the store's format version, or the fingerprint of its code.
+    """
     purpose = f"writing {name_of(store)}"
     if nbytes >= ANNOUNCED_MIB << 20:
         free = shutil.disk_usage(folder).free

@@ -1,7 +1,7 @@
 """Batches of samples that differ in length, such as texts.
 
-The first dimension of each leaf may differ between samples. The same-data gate batches them by
-concatenation; padding replaces such a leaf by (padded, lengths). npy_store.py has their stores.
+The first dimension of each leaf may differ between samples. The same-data gate concatenates such
+leaves to a RaggedTensor; padding replaces each by (padded, lengths). npy_store.py stores them.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ VARIES = -1
 """Placeholder in a shape for a first dimension that differs between samples."""
 
 LISTS_OF_NUMBERS = "a list of numbers is as many leaves; torch.tensor(list) is one"
-"""What to do with the lists that a tokenizer returns."""
+"""The remedy for lists of numbers, such as a tokenizer returns."""
 STORES_RAGGED = "ragged=True stores them with offsets"
 """The remedy for samples of several lengths that `write_store` refuses."""
 
@@ -113,8 +113,9 @@ def collate_ragged(samples: Sequence[Tree]) -> Tree:
 
 def remove_padding(batch: Tree, leaves: Iterable[tuple[str, tuple[int, ...]]]) -> Tree:
     """The list of the leaves of a batch, with a RaggedTensor for each that varies in its first
-    dimension; the batch itself, as it is, if no leaf varies or it has another number of leaves.
+    dimension.
 
+    The batch is returned unchanged if no leaf varies, or if its number of leaves is wrong.
     leaves: dtype and shape of each leaf of a sample. Raises Invalid if a leaf that varies is not
     (padded, lengths).
     """

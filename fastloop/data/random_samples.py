@@ -1,5 +1,5 @@
-"""Make random samples, such as augmented ones, repeatable for the same-data check, and refuse them
-for a store, which would repeat one draw of each in every epoch."""
+"""Make random samples, such as augmented ones, repeatable for the same-data check, and refuse to
+store them, because a store would repeat one draw of each sample in every epoch."""
 
 from __future__ import annotations
 
@@ -83,8 +83,8 @@ class SeededDataset:
 def needs_seeds(dataset: Dataset, samples: Samples) -> bool:
     """True for samples that are random, and repeatable once the generators are seeded.
 
-    False for other random samples, and for samples that loaders may not read one by one as they
-    are: ragged samples, uint8 images, and whole batches of a `__getitems__`.
+    False for other random samples, and for samples that some loaders do not read one by one and
+    unchanged: ragged samples, uint8 images, and samples of a `__getitems__` that returns batches.
     """
     if is_ragged(dataset) or isinstance(dataset, Uint8Images) or not _are_random(samples):
         return False
@@ -108,7 +108,7 @@ def make_repeatable(prepared: PreparedData) -> PreparedData:
 
 
 def sample_fingerprint(samples: Samples, index: int) -> str:
-    """A fingerprint of the sample or, if it can't be read, the error."""
+    """A fingerprint of the sample or, if the sample can't be read, the line of its error."""
     try:
         leaves = optree.tree_leaves(samples[index])
     # The preparation of the dataset reports a sample that can't be read.
@@ -161,10 +161,10 @@ def refuse_random(samples: Any, name: str, remedy: str) -> None:
 
     name, remedy: the beginning and the end of the message.
     """
-    # Each is read twice, with the generators of torch, numpy and Python seeded differently. It is
-    # random if the values differ, or if a generator was drawn from and so ends in two states: a
-    # random crop may happen to be the same twice. A Dataset that seeds the generators itself, as by
-    # torch.manual_seed(index), has equal values and leaves equal states.
+    # Each sample is read twice, with the generators of torch, numpy and Python seeded differently.
+    # It is random if the values differ. It is also random if reading draws from a generator, which
+    # then ends in two different states: a random crop may happen to be the same twice. A Dataset
+    # that seeds the generators itself, as by torch.manual_seed(index), has equal values and states.
     for index in spread_indices(len(samples)) if len(samples) else ():
         first, second = (_read_seeded(samples, index, seed) for seed in SEEDS)
         if drawn_from := first.other_states(second):
@@ -186,7 +186,7 @@ class _Reading:
     values: list[Value]
     """The bits of the sample's leaves; empty if it can't be read."""
     states: dict[str, Value]
-    """The states of the generators that it has changed, by the library's name."""
+    """The states of the generators that the reading has changed, by the library's name."""
 
     def other_states(self, other: _Reading) -> list[str]:
         """The generators that both readings have left in different states."""

@@ -1,4 +1,5 @@
-"""Same-data reference of a dataset: the hash of every sample, computed by the gate's code."""
+"""Write and read the same-data reference of a dataset: the hash of every sample, by which the
+same-data check compares the samples that a loader delivers."""
 
 from __future__ import annotations
 
@@ -91,7 +92,7 @@ def sample_lengths(prepared: PreparedData) -> np.ndarray:
 
 
 def _same_kind(before: tuple[Any, Leaves] | None, batch: Tree, index: int) -> tuple[Any, Leaves]:
-    """Tree and leaves of a batch; raises SamplesDiffer if those of previous samples differ."""
+    """Tree and leaves of a batch; raises SamplesDiffer if previous samples have different ones."""
     kind = optree.tree_structure(batch), leaves_of(batch)
     if before is not None and kind != before:
         pair = [leaves for _, leaves in (before, kind)]
@@ -115,7 +116,7 @@ class ClassCounter:
         self._count = 0
 
     def update(self, batch: Tree) -> None:
-        """Include the labels of a batch, if it has two leaves and one of them are labels."""
+        """Include the labels of a batch, if it has two leaves and one of these holds labels."""
         # Labels are int64 and have one dimension. In a tuple they are the second leaf, as a first
         # leaf of such numbers would be the input. In a dict either leaf may be the labels, as
         # optree sorts the names; the last is tried first.

@@ -1,4 +1,5 @@
-"""Rows of an open file, read batch by batch or in groups; each process opens the file itself."""
+"""Datasets and epochs of the rows of an open file, which are read batch by batch or in groups; each
+process opens the file itself."""
 
 from __future__ import annotations
 
@@ -19,7 +20,7 @@ from fastloop.data.torch_epochs import identity_collate, torch_epochs
 
 
 class BatchReader(Protocol):
-    """An open file."""
+    """An open file from which batches of rows are read."""
 
     def read(self, indices: Sequence[int], /) -> Tree:
         """The batch of these rows, in this order, in newly allocated memory."""
@@ -109,7 +110,7 @@ def _tensor(leaf: torch.Tensor | np.ndarray) -> torch.Tensor:
 
 
 class RowGroups:
-    """Rows gathered from groups; the groups that were decoded last are kept."""
+    """Gathers rows of a file that is decoded in groups; keeps the groups that were used last."""
 
     def __init__(
         self, first_rows: np.ndarray, decode: Callable[[int], list[np.ndarray]], most: int

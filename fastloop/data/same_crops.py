@@ -1,7 +1,7 @@
-"""Same-data check of crops: is each crop of an epoch the one that the seed, the epoch and the
-sample's index determine?
+"""Same-data check of crops: `check_crops` compares the crops of an epoch with the crops that the
+seed, the epoch and the index of each sample determine.
 
-The bits of a crop depend on the library that resizes, so that hashes can't be compared. Instead the
+The bits of a crop depend on the library that resizes, so hashes can't be compared. Instead the
 labels of all samples are compared, and the pixels of some samples, which are drawn at random so
 that no loader can foresee them.
 """
@@ -116,6 +116,7 @@ class _Comparison:
     places: frozenset[int]
     """Places in the epoch at which pixels are compared."""
     hashes: np.ndarray | None
+    """The reference's hash of each sample, (n, 16) uint8, for `observe`; None without it."""
     observe: Callable[[np.ndarray], object] | None
     done: int = 0
     """Number of samples that have been compared."""

@@ -1,24 +1,21 @@
-"""Same-data check: has a loader delivered the samples of the dataset, and each as often as it
-must? Did the timed windows have as many samples as asked, in batches of the right size?"""
+"""Same-data check: `check_data` compares the samples that a loader delivers in an epoch with the
+dataset's samples."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable
+from dataclasses import replace
 
 import numpy as np
-import torch
 from torch.utils.data import default_collate
 
-from fastloop.core.index_batches import epoch_indices
-from fastloop.core.order_parts import order_of_all_ranks
 from fastloop.core.plan import Plan
 from fastloop.core.prepared_data import PreparedData
 from fastloop.core.protocols import StreamingDataset
-from fastloop.core.sharding import shard
 from fastloop.core.traits import CollateTraits, traits_of
 from fastloop.core.types import Invalid, Tree, Unsupported
 from fastloop.data.dataset_batches import fetch_samples
+from fastloop.data.delivered_indices import indices_to_deliver, indices_without_padding
 from fastloop.data.digest import (
     Digest,
     describe_difference,
@@ -49,8 +46,8 @@ def check_data(
     """Raise Invalid unless these placed batches are the dataset's samples, each exactly once.
 
     Several ranks are checked together, and all raise the same error. A rank may repeat samples to
-    have as many as the others, as with torch's DistributedSampler. Raises Unsupported if a rank has
-    no samples.
+    reach the number of samples of the others, as with torch's DistributedSampler. Raises
+    Unsupported if a rank has no samples.
 
     same_data: False: compare only the number of samples and their dtypes and shapes.
     observe: called with the (batch, 16) uint8 hashes of each batch.
@@ -63,7 +60,7 @@ def check_data(
     # A user's loader may pad ranks with other samples than the plan does. Without the padding,
     # which is the last sample of a rank, the epoch must be the order's samples.
     if not plan.loading.drop_last and not is_equal:
-        indices = _order_indices(prepared, plan, epoch)
+        indices = indices_without_padding(prepared, plan, epoch)
         expected = reference_digest(hashes, prepared.sample, indices)
         actual = _subtract_padding(ranks, actual, expected, hashes if same_data else None)
     if not same_data and actual.count == expected.count:
@@ -109,12 +106,12 @@ def _merge_ranks(ranks: list[Digest]) -> Digest:
 def _subtract_padding(
     ranks: list[Digest], actual: Digest, expected: Digest, hashes: np.ndarray | None
 ) -> Digest:
-    """The digest without the samples that a user's loader has padded the last ranks with.
+    """The digest without the samples with which a user's loader has padded the last ranks.
 
     hashes: (n, 16) uint8 of the dataset's samples; None: unknown.
     """
-    # Indices are dealt to the ranks in turn, so that the last ranks are one short. The padding is
-    # the last sample of each, and must be a sample of the dataset.
+    # Index k is dealt to rank k % world_size, so the last ranks may be one sample short. The
+    # padding is the last sample of each of these ranks, and must be a sample of the dataset.
     short = expected.count % len(ranks)
     ends = [rank.last for rank in ranks[short:]] if short else []
     added = np.frombuffer(bytes.fromhex("".join(ends)), np.uint8).reshape(-1, 16)
@@ -140,70 +137,6 @@ def check_placed(place: Callable[[Tree], Tree]) -> Callable[[Tree], Tree]:
     return call
 
 
-def indices_to_deliver(prepared: PreparedData, plan: Plan, epoch: int) -> np.ndarray | None:
-    """Indices that all ranks deliver in an epoch, including those that are repeated so that all
-    ranks have equally many; None: each index once."""
-    # None spares the memory and time of a permutation that would be summed up anyway.
-    order = order_of_all_ranks(plan)
-    is_even = order.length(prepared.num_samples) % plan.world_size == 0
-    if order.complete and is_even and not plan.loading.drop_last and not prepared.broken:
-        return None
-    return _readable_indices(prepared, plan, epoch, _positions_of_ranks(prepared, plan))
-
-
-def epoch_lengths(prepared: PreparedData, plan: Plan, epoch: int) -> set[int]:
-    """Numbers of samples that all ranks together may deliver in an epoch: with the repeated samples
-    that pad ranks to one length, and without."""
-    lists = [indices_to_deliver(prepared, plan, epoch)]
-    if not plan.loading.drop_last:
-        lists.append(_order_indices(prepared, plan, epoch))
-    return {prepared.num_samples if indices is None else len(indices) for indices in lists}
-
-
-def _order_indices(prepared: PreparedData, plan: Plan, epoch: int) -> np.ndarray | None:
-    """Indices of the epoch without padding of ranks; None: each index once."""
-    order = order_of_all_ranks(plan)
-    if order.complete and not prepared.broken:
-        return None
-    return _readable_indices(prepared, plan, epoch, np.arange(order.length(prepared.num_samples)))
-
-
-def num_delivered(prepared: PreparedData, plan: Plan, epochs: int) -> int:
-    """Number of samples that all ranks deliver in some epochs, not counting the padding of
-    ranks."""
-    if not plan.loading.drop_last and not prepared.broken:
-        return epochs * order_of_all_ranks(plan).length(prepared.num_samples)
-    positions = np.unique(_positions_of_ranks(prepared, plan))
-    return sum(len(_readable_indices(prepared, plan, epoch, positions)) for epoch in range(epochs))
-
-
-def _readable_indices(
-    prepared: PreparedData, plan: Plan, epoch: int, positions: np.ndarray
-) -> np.ndarray:
-    """Indices at these positions of the order, without the skipped samples."""
-    indices = epoch_indices(order_of_all_ranks(plan), prepared.num_samples, plan.seed, epoch)
-    selected = indices.numpy()[positions]
-    return selected[~np.isin(selected, [index for index, _ in prepared.broken])]
-
-
-def _positions_of_ranks(prepared: PreparedData, plan: Plan) -> np.ndarray:
-    """Positions, int64, in the order of all ranks that are delivered, rank by rank."""
-    # With drop_last, each rank drops the rest of its own share.
-    length = order_of_all_ranks(plan).length(prepared.num_samples)
-    whole = [torch.arange(length)]
-    ranks = [shard(whole, rank, plan.world_size) for rank in range(plan.world_size)]
-    shards = [torch.cat([*pieces, whole[0][:0]]) for pieces in ranks]
-    if not plan.loading.drop_last:
-        return torch.cat(shards).numpy()
-    size = plan.loading.batch_size
-    if len(shards[0]) < size:
-        count = len(shards[0])
-        raise Unsupported(f"drop_last=true: {count} samples are fewer than batch_size={size}")
-    return torch.cat(
-        [positions[: len(positions) - len(positions) % size] for positions in shards]
-    ).numpy()
-
-
 def _explain_randomness(prepared: PreparedData, plan: Plan) -> str:
     """Explanation of a difference if the data itself is random; empty if it is not."""
     remedy = "same_data=false compares only counts, dtypes and shapes, and gives no rank"
@@ -226,55 +159,3 @@ def _explain_randomness(prepared: PreparedData, plan: Plan) -> str:
     if isinstance(prepared.dataset, SeededDataset):
         return f": random samples are compared with generators seeded by their index; {remedy}"
     return ""
-
-
-@dataclass(frozen=True)
-class EpochCounts:
-    """Batches of one rank in an epoch."""
-
-    samples: int
-    batches: int
-    largest: int
-
-
-def check_counts(
-    prepared: PreparedData, plan: Plan, sizes: Sequence[Sequence[int]], *, own_batches: bool
-) -> None:
-    """Raise Invalid unless each epoch of a window has the samples and batches that were asked for.
-
-    sizes: number of samples of each batch of this rank, by epoch. own_batches: the loader sets the
-    sizes of its batches itself. All ranks are checked together, and all raise the same error.
-    """
-    counts = [EpochCounts(sum(epoch), len(epoch), max(epoch, default=0)) for epoch in sizes]
-    ranks = all_gather(counts, list[EpochCounts])
-    lengths = None
-    for epoch in range(len(sizes)):
-        # Epochs differ in length only if samples are skipped: which of them a rank would repeat as
-        # padding, or drop with the last batch, depends on the epoch's order.
-        if lengths is None or prepared.broken:
-            lengths = epoch_lengths(prepared, plan, epoch)
-        in_epoch = [rank[epoch] for rank in ranks]
-        total = sum(rank.samples for rank in in_epoch)
-        if total not in lengths:
-            raise Invalid(f"{total:,} samples in epoch {epoch} of its window, not {max(lengths):,}")
-        if not own_batches:
-            _check_sizes(prepared, plan, in_epoch, epoch)
-
-
-def _check_sizes(
-    prepared: PreparedData, plan: Plan, ranks: Sequence[EpochCounts], epoch: int
-) -> None:
-    """Raise Invalid for batches that are larger than batch_size, or too many."""
-    size = plan.loading.batch_size
-    largest = max(rank.largest for rank in ranks)
-    if largest > size:
-        raise Invalid(f"batch_size={size}: a batch of {largest:,} samples in epoch {epoch}")
-    # If samples are skipped, every batch may be incomplete.
-    if prepared.broken:
-        return
-    # Each worker of an IterableDataset has an incomplete last batch of its own.
-    incomplete = max(1, plan.loading.num_workers)
-    for rank in ranks:
-        if rank.batches > rank.samples // size + incomplete:
-            counts = f"{rank.batches:,} batches of {rank.samples:,} samples in epoch {epoch}"
-            raise Invalid(f"batch_size={size}: {counts}")

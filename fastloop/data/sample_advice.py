@@ -8,6 +8,7 @@ from fastloop.data.image_size_advice import add_remedy
 
 OWN_COLLATE = "collate=<module>.<function>"
 CALLERS = "which loader=raw, for example, calls"
+"""Parts of the advice: the setting of a user's collate, and a loader that calls the collate."""
 
 
 def advise(error: BadData, dataset: Dataset) -> str:

@@ -1,4 +1,4 @@
-"""The order in which samples are delivered, judged from hashes."""
+"""check_order: checks by hashes whether a loader has delivered samples in the plan's order."""
 
 from __future__ import annotations
 

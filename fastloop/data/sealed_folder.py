@@ -60,6 +60,7 @@ def break_seal_if_damaged(folder: Path) -> str:
 
 
 def _seal(folder: Path, facts: Facts, start_ns: int) -> None:
+    """Write the seal of a complete folder. start_ns: the time at which writing began."""
     files = [path for path in sorted(folder.rglob("*")) if path.is_file()]
     # All data has to be on disk before the rename that makes it visible: after a power failure a
     # sealed folder might be empty otherwise. Also, no later write-back disturbs a measurement.

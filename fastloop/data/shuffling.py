@@ -1,4 +1,4 @@
-"""The quality of an order as a shuffle."""
+"""shuffling_of: judges how well the samples of some epochs are shuffled."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from fastloop.data.sample_order import Places
 
 
 def shuffling_of(places: Places, num_samples: int, batch_size: int) -> Shuffling:
-    """The quality of these epochs' shuffling, on average, for one rank.
+    """The quality of one rank's shuffling, with means over these epochs.
 
     batch_size: neighbours that are at most that many samples apart count as kept.
     """

@@ -1,4 +1,4 @@
-"""A pipeline of SPDL that is reused in each epoch. Its items are whole batches."""
+"""SpdlPipeline: epochs of whole batches from a pipeline of SPDL, which is reused in each epoch."""
 
 from __future__ import annotations
 
@@ -34,7 +34,9 @@ class SpdlPipeline:
     option: str
     """The option that needs SPDL, for its message."""
     get_batch: GetBatch
+    """Makes a batch of its indices."""
     concurrency: int
+    """Number of calls of get_batch that run at the same time."""
     buffer_size: int
     """Number of batches that the sink buffers."""
     executor: Executor | None = None
@@ -42,7 +44,8 @@ class SpdlPipeline:
 
     @contextmanager
     def epochs(self, plan: Plan, num_samples: int) -> Iterator[Epochs]:
-        """Yield the epochs of a pipeline that idles between them; ending one early stops it."""
+        """The epochs of a pipeline that idles between epochs. A new pipeline replaces one that was
+        stopped because its epoch was ended early."""
         idle: list[_RunningPipeline] = []
 
         def batches(epoch: int) -> Batches:

@@ -20,6 +20,7 @@ from fastloop.fastloader.columns.column import ColumnList
 
 TEXTS_ALLOWED = 'strings="keep" stores texts, strings="leave_out" drops them'
 LEFT_OUT = 'strings="leave_out" drops those in dicts, lists and tuples'
+"""The ends of messages about a text in a sample: without `strings`, and with "leave_out"."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +49,9 @@ class SampleSource:
 
     dataset: Any
     strings: str | None
+    """The setting of `write_store`."""
     may_differ: bool
+    """True if leaves may differ in length between samples."""
     num_workers: int
     """Number of processes that read the dataset; 0: this one."""
 
@@ -87,7 +90,9 @@ class StreamSource:
 
     samples: Iterable[Any]
     strings: str | None
+    """The setting of `write_store`."""
     may_differ: bool
+    """True if leaves may differ in length between samples."""
     texts: list[bool] = field(default_factory=list)
     """True for each leaf of a sample that is a text; empty until the first sample has been read."""
     count: ClassVar[None] = None
@@ -118,10 +123,11 @@ StoreSource = TreeSource | SampleSource | StreamSource
 def open_source(
     dataset: Any, strings: str | None, *, may_differ: bool, num_workers: int
 ) -> StoreSource:
-    """The dataset as a source.
+    """The source that reads this dataset for `write_store`.
 
-    Raises ValueError if it can't be one, or is a tree with several lengths or a leaf that has none,
-    and Unsupported for a tree with arrays that no tensor can hold, such as texts.
+    Raises ValueError for a dataset of another kind, and for a tree with leaves of several lengths
+    or without a dimension; Unsupported for a tree with arrays that no tensor can hold, such as
+    texts.
     """
     tree = _columns_of(dataset)
     # A plain list may be a tree of tensors, too, but is taken for a list of samples.
@@ -196,8 +202,8 @@ def _collate(numbered: list[tuple[int, Tree]], may_differ: bool) -> Tree:
 def _convert_texts(sample: Tree, strings: str | None, is_first: bool) -> Tree:
     """The sample with its texts as uint8 tensors, or without them.
 
-    strings: the setting of `write_store`. Raises BadData, naming the leaf, for a text that is left
-    in the first sample.
+    strings: the setting of `write_store`. Raises BadData, naming the leaf, if the first sample
+    still has a text.
     """
     if strings == "keep":
         return pytree.tree_map(_encode_text, sample)
@@ -232,4 +238,5 @@ def _without_texts(sample: Tree) -> Tree:
 
 
 def _others(items: Iterable[tuple[Any, Any]]) -> Iterator[tuple[Any, Any]]:
+    """The pairs (key, value) in which the value is not a text."""
     return ((key, value) for key, value in items if not isinstance(value, str))

@@ -1,5 +1,5 @@
-"""Epochs of torch's DataLoader: over samples, and over streams of batches that loaders read from
-shards, with the checks that a stream can follow a job's plan."""
+"""Epochs of torch's DataLoader: `torch_epochs` over samples, and `stream_epochs` over streams of
+batches that loaders read from shards; with checks that a stream can follow a job's plan."""
 
 from __future__ import annotations
 
@@ -72,8 +72,8 @@ def torch_epochs(
         collate_fn = plan.probe.wrap_collate(collate_fn)
     sampler = EpochSampler(plan.order, len(samples), plan.seed) if batches is None else batches
     settings = plan.loading.as_arguments()
-    # The sampler yields whole batches, so that DataLoader must not make batches itself; its
-    # drop_last would be an error then, and the sampler honours the plan's.
+    # The sampler yields whole batches, so the DataLoader must not make batches itself. Then it
+    # allows no drop_last, which the sampler honours instead.
     if batches is not None:
         settings |= {"batch_size": None, "drop_last": False}
     loader = build(
@@ -135,7 +135,7 @@ class BatchStream(IterableDataset):
 
     @property
     def epoch(self) -> int:
-        """The number of the epoch that the next iterator has."""
+        """The number of the epoch that the next iterator delivers."""
         return self._own if self._shared is None else self._shared.value
 
     @epoch.setter
@@ -157,7 +157,8 @@ class BatchStream(IterableDataset):
 def stream_epochs(batches: Callable[[int], Batches], plan: Plan) -> Iterator[Epochs]:
     """Epochs of a DataLoader over a stream of whole batches; its workers end on exit.
 
-    batches: yields the batches of an epoch, in a worker those of the shards that it reads.
+    batches: yields the batches of an epoch; in a worker, only batches of the shards that the worker
+    reads.
     """
     stream = BatchStream(batches, plan)
     settings = plan.loading.as_arguments() | {"batch_size": None, "drop_last": False}
@@ -169,7 +170,7 @@ def stream_epochs(batches: Callable[[int], Batches], plan: Plan) -> Iterator[Epo
 def check_stream(loader: str, plan: Plan, world_size: int) -> None:
     """Raise Unsupported for a plan that a loader of shards can't follow.
 
-    loader: its name. world_size: number of ranks that will share the plan.
+    loader: name of the loader. world_size: number of ranks that will share the plan.
     """
     order = order_of_all_ranks(plan)
     loading = plan.loading

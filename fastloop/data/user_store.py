@@ -1,4 +1,4 @@
-"""write_store and open_store: the user's datasets as stores, from Python."""
+"""write_store and open_store: write a user's dataset to a store, and open it for FastLoader."""
 
 from __future__ import annotations
 
@@ -183,7 +183,7 @@ def _needs_writing(folder: Path, source: StoreSource, overwrite: bool) -> bool:
 
 
 def _holds(folder: Path, source: TreeSource | SampleSource) -> bool:
-    """True if the store has as many samples, and those that are compared are equal."""
+    """True if the store has the source's number of samples, and the compared ones are equal."""
     stored, structure = pytree.tree_flatten(_open_tree(folder))
     if {len(leaf) for leaf in stored} != {source.count}:
         return False
@@ -202,7 +202,7 @@ def _leaf_bits(leaf: torch.Tensor | RaggedTensor) -> tuple[object, ...]:
 
 
 def _write_files(folder: Path, source: StoreSource, ragged: bool) -> None:
-    """Write the source to a folder beside this one, which then replaces this one.
+    """Write the source to a temporary folder, which then replaces `folder`.
 
     ragged: leaves that are not texts may differ in length, too. Raises ValueError if there are no
     samples.

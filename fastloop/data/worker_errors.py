@@ -1,4 +1,4 @@
-"""Errors of DataLoader workers, with the name of the failing sample added."""
+"""name_failing_sample: raises the errors of DataLoader workers with the failing sample's index."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ def name_failing_sample(loader: object) -> Iterator[None]:
     """Raise errors of a DataLoader's workers as BadData that names the failing sample.
 
     If no sample fails when all are read again, the error is unchanged. Unsupported is raised as
-    Unsupported again. If a worker has ended, raises MemoryError if the kernel killed it or /dev/shm
-    is full, and otherwise ChildProcessError with its status.
+    Unsupported again. If a worker has ended, MemoryError is raised if the kernel killed the worker
+    or /dev/shm is full, and otherwise ChildProcessError with the worker's exit status.
     """
     # torch's message has no index. A wrapper around the dataset that recorded it would cost time
     # for every sample of every epoch; reading all samples again costs time only after an error.
@@ -82,7 +82,7 @@ def _is_end_of_worker(error: Exception, loader: object) -> bool:
 
 def _workers(error: Exception) -> list[BaseProcess]:
     """The workers of the DataLoader's iterator that raised the error."""
-    # The iterator no longer exists when the error arrives here, but the traceback holds its frames.
+    # The iterator has been freed when the error arrives here, but the traceback holds its frames.
     frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
     lists = [getattr(frame.f_locals.get("self"), "_workers", []) for frame in frames]
     return next((workers for workers in lists if workers), [])

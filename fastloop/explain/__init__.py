@@ -1,6 +1,7 @@
 """Why a job takes as long as it does: the ladder, the verdict, what-ifs predicted and tried.
 
-The package is callable, as `fastloop.explain(loader, step)`. It imports sweep and lower floors.
+The package is callable, as `fastloop.explain(loader, step)`. It imports
+from fastloop.sweep and lower floors (see docs/architecture.md).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The names of causes of a slow loop, which explain and attach share."""
+"""The names of the causes of a slow loop, which `explain` and `attach` report."""
 
 from __future__ import annotations
 

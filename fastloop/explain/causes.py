@@ -1,4 +1,4 @@
-"""The most common causes of a slow loop, each found, not found or not known, with the evidence."""
+"""Find the common causes of a job's slow loop: each is found, not found or unknown, with facts."""
 
 from __future__ import annotations
 
@@ -17,8 +17,9 @@ from fastloop.explain.surroundings import Surroundings
 from fastloop.trial.job import Job
 
 LEAST_COMPUTING_SHARE = 0.25
-"""If the CPU time of samples is below this share of their time, they wait, for example for a disk
-or a network. Samples that compute are above this share, even if several processes share a core."""
+"""If making samples uses CPU time for less than this share of its time, the samples wait, for
+example for a disk or a network. Samples that compute are above this share, even if several
+processes share a core."""
 STORE_LOADERS = ("loader=np_memmap", "loader=fastloop")
 """Changes to loaders that do not make each sample in Python."""
 LEAST_OVERLAPPING = 8
@@ -40,7 +41,7 @@ def find_causes(
     causes.append(_quota(surroundings))
     allowed, machine = surroundings.visible_cores, surroundings.machine_cores
     if allowed < machine:
-        # The passes do not tell how many cores its threads and workers would have used.
+        # The measurements do not show how many cores the job's threads and workers would have used.
         text = describe_cores(allowed, machine)
         causes.append(Cause(name=CauseName.CORES, is_found=None, text=text))
     if reads_images(job):
@@ -65,7 +66,7 @@ def _threads(surroundings: Surroundings, what_ifs: Sequence[WhatIf]) -> Cause:
 
 def _step(verdict: Verdict, ladder: Ladder) -> Cause:
     wait = show_estimate(ladder.wait_share, show_percent)
-    # With an open verdict it is unknown whether the loop waits for its loader at all.
+    # UNATTRIBUTED is an open verdict: the step may limit the loop, or the loader may.
     is_found = None if verdict.word is Part.UNATTRIBUTED else verdict.word is Part.STEP
     return Cause(name=CauseName.STEP, is_found=is_found, text=f"a perfect loader would save {wait}")
 
@@ -78,12 +79,15 @@ def _workers(job: Job, what_ifs: Sequence[WhatIf]) -> Cause:
 
 
 def _waits(job: Job, surroundings: Surroundings, verdict: Verdict) -> list[Cause]:
-    """A list with the cause if samples wait; the verdict tells whether the loop waits for them."""
+    """The cause that samples wait, for example for a disk; an empty list if they compute.
+
+    The cause is found if the verdict says that the loop waits for the making of batches.
+    """
     share = surroundings.load_cpu_share
     if share >= LEAST_COMPUTING_SHARE:
         return []
     text = f"making a batch computes for {show_percent(share)} of its time"
-    # Samples that wait cost the loop nothing if it does not wait for them.
+    # Samples that wait cost no time if the loop does not wait for its batches.
     costs = verdict.word in (Part.READ, Part.DECODE, Part.TRANSFORM, Part.COLLATE)
     is_found = None if verdict.word is Part.UNATTRIBUTED else costs
     more = max(LEAST_OVERLAPPING, 2 * job.loading.num_workers)
@@ -112,8 +116,8 @@ def _cold_files(job: Job, surroundings: Surroundings, what_ifs: Sequence[WhatIf]
     known = f"{show_percent(share)} of their pages were in memory before"
     if share >= LEAST_WARM_SHARE or job.cache == "warm":
         return Cause(name=name, is_found=False, text=known)
-    # The passes have read the files into memory, so that only a job with cache=cold shows the cost
-    # of reading them: its "gain" is then surely negative.
+    # The measurements have read the files into memory. So only a job with cache=cold shows the cost
+    # of reading the files from disk: if there is one, its "gain" is negative.
     cost = next((each for each in what_ifs if each.change == "cache=cold"), None)
     if cost is None or cost.realised_gain is None:
         return Cause(name=name, is_found=None, text=f"{known}; see cache=cold")
@@ -125,9 +129,10 @@ def _cold_files(job: Job, surroundings: Surroundings, what_ifs: Sequence[WhatIf]
 def _by_gain(
     name: CauseName, what_ifs: Sequence[WhatIf], concerns: Callable[[WhatIf], bool], otherwise: str
 ) -> Cause:
-    """The cause by the best of the changes that would remove it.
+    """The cause, found or not found by the gain of the best change that would remove it.
 
-    concerns: true for these changes. otherwise: the text if none has a gain.
+    concerns: true for the changes that would remove the cause. otherwise: the text if none of these
+    changes has a realised or predicted gain.
     """
     known = [each for each in what_ifs if concerns(each)]
     tried = [(each, gain) for each in known if (gain := each.realised_gain)]
@@ -146,4 +151,5 @@ def _by_gain(
 
 
 def _is_change(*starts: str) -> Callable[[WhatIf], bool]:
+    """A function that is true for a change with a name that begins with any of these texts."""
     return lambda what_if: what_if.change.startswith(starts)

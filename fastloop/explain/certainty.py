@@ -1,5 +1,7 @@
-"""Measure the certainty of differences between interleaved passes, by draws of the times of the
-passes.
+"""Draw likely times of interleaved passes, which give differences of passes an interval.
+
+A pass is one measurement, such as of one rung, and a round runs each pass once. A draw is a random
+guess at the undisturbed times of all passes. The ladder and its verdict come from the draws.
 
 On the logarithmic scale a time is the level of its pass, plus a shock that all passes of its round
 share, plus noise. Median polish (Tukey 1977) finds levels and shocks; the residuals are the noise.
@@ -96,7 +98,7 @@ def estimate_from(draws: np.ndarray) -> Estimate:
 
 
 def find_levels(seconds: np.ndarray) -> Levels:
-    """Levels of (round, pass) seconds; raises ValueError if one is not a positive number."""
+    """Levels of seconds of shape (round, pass). Raises ValueError if a time is not positive."""
     if not (np.isfinite(seconds).all() and (seconds > 0).all()):
         raise ValueError(f"times have to be positive: {seconds.tolist()}")
     rounds, passes = seconds.shape
@@ -123,7 +125,7 @@ def find_levels(seconds: np.ndarray) -> Levels:
 
 
 def _polish(logs: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Levels by pass, shocks by round, and residuals of (..., round, pass) logarithms."""
+    """Levels by pass, shocks by round, and residuals of logarithms of shape (..., round, pass)."""
     residuals = logs.copy()
     levels = np.zeros(logs.shape[:-2] + logs.shape[-1:])
     shocks = np.zeros(logs.shape[:-1])
@@ -153,6 +155,7 @@ def _mean_square_by_pass(residuals: np.ndarray) -> np.ndarray:
 
 @cache
 def _calibrate(rounds: int, passes: int) -> _Calibration:
+    """Simulate measurements with this number of rounds and passes, to find the expected values."""
     # The values are simulated, because the distribution of residuals after a median polish and a
     # cut has no closed form.
     shape = (CALIBRATIONS, rounds, passes)
@@ -169,7 +172,7 @@ def _calibrate(rounds: int, passes: int) -> _Calibration:
 
 @cache
 def _standard_draws(passes: int, freedom: float) -> tuple[np.ndarray, np.ndarray]:
-    """Normal draws (draw, pass), and for each draw the divisor that makes it Student's t."""
+    """Normal draws of shape (draw, pass), and each draw's divisor, which makes it Student's t."""
     # A fixed seed: the same times give the same figures.
     generator = np.random.default_rng(0)
     normals = generator.standard_normal((DRAWS, passes))

@@ -8,10 +8,10 @@ from typing import Any
 
 FASTLOADER = "fastloop.FastLoader"
 FORK = "fork"
-"""The start method of workers that copies the process, instead of starting a new interpreter."""
+"""The start method that makes a worker a copy of the process, without a new interpreter."""
 LEAST_GAIN = 0.02
-"""Share of a job's epoch, or of a loop's time: a change that saves less is not worth trying,
-following or listing."""
+"""Least gain, as a share of a job's epoch or of a loop's time. A change that saves less is not
+worth trying, following or listing."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -19,8 +19,8 @@ class Change:
     """A change of settings that may make a loop faster.
 
     `overrides` change a job; `settings`, `is_fastloader` and `torch_threads` change the loop of a
-    script. If a change has none of them, it leaves everything as it is, or it is one that only the
-    user can make and that `text` describes.
+    script. A change without any of these fields leaves everything as it is, or `text` describes it
+    and only the user can make it.
 
     Raises ValueError for overrides beside a change of a script, and for values that can't be
     carried out.
@@ -32,21 +32,21 @@ class Change:
     """
 
     overrides: tuple[str, ...] = ()
-    """Overrides that replace the ones of the same names on a job's command line."""
+    """Overrides that replace those of the same settings on a job's command line."""
     is_asked: bool = False
-    """True if the user named the overrides, so that they are tried whatever is predicted."""
+    """True if the user named the overrides; they are then tried whatever gain is predicted."""
     settings: Mapping[str, Any] = field(default_factory=dict)
     """Arguments of a script's DataLoader, by name."""
     is_fastloader: bool = False
     """True: FastLoader takes the DataLoader's place, with the same arguments."""
     torch_threads: int | None = None
-    """Threads of torch in the script's process; None: as many as the script has."""
+    """Number of torch's threads in the script's process; None: unchanged."""
     text: str = ""
     """A name that is shorter than the settings, or says more; empty: the settings are the name."""
 
     def __post_init__(self) -> None:
         overrides: Any = self.overrides
-        # A text instead of a tuple would be taken for overrides of one character each.
+        # A string instead of a tuple would be read as overrides of one character each.
         if not isinstance(overrides, tuple) or not all(overrides):
             raise ValueError(f"overrides={overrides!r}: allowed: such as ('num_workers=2',)")
         if self.is_asked and not overrides:
@@ -83,14 +83,17 @@ class Change:
         return ", ".join(words)
 
     def apply(self, overrides: Sequence[str]) -> tuple[str, ...]:
-        """The overrides of a job's command line with this change."""
+        """The overrides of a job's command line after this change.
+
+        overrides: those before the change.
+        """
         names = [override.lstrip("+").partition("=")[0] for override in self.overrides]
         kept = [each for each in overrides if not any(_concerns(each, name) for name in names)]
         return (*kept, *self.overrides)
 
 
 def _concerns(override: str, name: str) -> bool:
-    """True for an override of the setting, or of anything inside the group, of that name."""
+    """True if the override sets `name`, or anything inside the group of that name."""
     key = override.lstrip("+~").partition("=")[0]
     return key == name or key.startswith(f"{name}.") or f"@{name}." in key
 

@@ -1,5 +1,7 @@
-"""The explanation of one job: ladder, verdict, what-ifs predicted and tried, and the picture and
-trace of an epoch. With explain=true, a sweep explains each of its jobs."""
+"""Explain one job: find its ladder, verdict and what-ifs, and draw the timeline of an epoch.
+
+`fastloop explain` explains a single job; with explain=true, a sweep explains each of its jobs.
+"""
 
 from __future__ import annotations
 
@@ -68,9 +70,9 @@ from fastloop.trial.job import Job
 from fastloop.trial.timed_trial import run_trial
 
 TRAVERSAL = Change(overrides=("benchmark=traversal", "execution=eager", "precision=float32"))
-"""The loader without steps."""
+"""The change that makes a job run its loader without steps."""
 OF_THIS_COMMAND = ("baseline", "explain", "resume", "retry_failed", "try", "what_if")
-"""Settings that the command lines of changes leave out."""
+"""Settings of the command and not of the job: the command lines of changes leave them out."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,8 +83,9 @@ class _JobPasses:
     times: tuple[BatchTimes, BatchTimes]
     """Times of single batches without workers: with the job's threads, and with one thread."""
     serial: Round
-    """A round in which nothing overlaps: one without workers if the job overlaps anything, else the
-    last round of the ladder. If the loader can't be taken apart, the last round stands in."""
+    """A round in which nothing overlaps. If the job overlaps loading with steps, the round ran
+    without workers; else it is the last round of the ladder. A loader that can't be taken apart has
+    the last round here, too."""
     rounds: list[Round]
     ladder: Ladder
     without_steps: Measurement
@@ -119,8 +122,8 @@ def explain_job(
 ) -> Explanation:
     """The explanation of the request's job. Raises JobFailed if a pass fails.
 
-    compose: returns the job of a list of overrides. progress: called at each step. folder: gets
-    the timeline's files. seconds: time after which no round begins beyond the third; None: a
+    compose: returns the job of a list of overrides. progress: gets the name of each step. folder:
+    gets the timeline's files. seconds: time after which no round begins beyond the third; None: a
     minute.
     """
     progress.begin_step("preparing the data")
@@ -211,8 +214,8 @@ def _measure(
         serial = explained.without_workers(1).time_ladder(1, None)[0]
         work_s = work_of(serial, whole_epochs.whole_batches)
 
-    # Each pass warms up by an epoch. Persistent workers start in it, so that the timed epoch has no
-    # start-up.
+    # Each pass warms up by an epoch. Persistent workers start in the warm-up, so the timed epoch
+    # contains no start of workers.
     started = None if whole_epochs.job.loading.persistent_workers else serial
     without_steps = _time_without_steps(explained, traversal)
     without_steps_s = without_steps.seconds / without_steps.epochs
@@ -258,7 +261,7 @@ def _find_changes(
         explained.job, decoders=[*costs.decoders], in_memory=beginning.in_memory
     )
     asked = read_changes(request.sweep.what_if)
-    # A change that is also proposed is kept as the user's, which is tried in any case.
+    # If a change is both proposed and named by the user, the user's is kept: it is always tried.
     named = {each.overrides for each in asked}
     changes = [each for each in changes if each.overrides not in named]
     return find_changed_jobs(explained, [*changes, *asked], request.overrides, compose)
@@ -273,7 +276,7 @@ def _measure_for_changes(
     """The measurements from which the model predicts the changes that were found."""
     jobs = [each.job for each in found]
     workers = {job.loading.num_workers for job in jobs if uses_dataloader(job)}
-    # The model has to give the job as it is, too: its miss there is a part of each prediction.
+    # The model also predicts the unchanged job, and its error there enters each prediction.
     workers.add(explained.job.loading.num_workers)
     hand_off = measure_hand_off(explained, sorted(workers), passes.rounds)
     return measure_for_model(explained, passes.times, passes.serial, hand_off, costs)
@@ -316,7 +319,7 @@ def job_explainer(
 ) -> ExplainJob:
     """A function that explains a job of the sweep and writes explain.json to the job's folder.
 
-    compose: the job of a list of overrides.
+    compose: returns the job of a list of overrides.
     """
 
     def explain_entry(entry: SweepJob, begin_step: Callable[[str], None]) -> Explanation:

@@ -1,5 +1,7 @@
-"""`fastloop.explain(loader, step)`: why a loop over any loader takes as long as it does, and the
-findings that it returns."""
+"""Explain why a loop over any loader takes as long as it does: `fastloop.explain(loader, step)`.
+
+`explain_loop` measures the loop in this process, and returns its findings as a `LoopExplanation`.
+"""
 
 from __future__ import annotations
 
@@ -38,13 +40,13 @@ from fastloop.explain.verdict import judge, verdict_lines
 from fastloop.options.loader.user import iterable_epochs
 from fastloop.processes.rank_group import resolve_device
 from fastloop.reporting.notebook_html import notebook_html
-from fastloop.sweep.in_process import (
+from fastloop.sweep.bench_arguments import (
     check_no_dataset,
     check_numbers,
     check_seconds,
     check_step,
-    function_epochs,
 )
+from fastloop.sweep.loader_timer import function_epochs
 from fastloop.sweep.progress import round_reports
 
 if TYPE_CHECKING:
@@ -60,7 +62,7 @@ SCHEMA = 1
 class LoopExplanation:
     """The answer of `fastloop.explain` for one loop.
 
-    Printed it is a text, and as the last line of a notebook's cell a table.
+    print() shows the answer as text; a notebook shows it as a table.
     """
 
     verdict: Verdict
@@ -136,7 +138,7 @@ def explain_loop(
         trials: number of rounds, each with the loader alone, the step alone and both together,
             about 0.5 s each.
         device: the device of the step: "auto", "cpu", "cuda" or "mps".
-        seconds: time after which no round begins beyond the third.
+        seconds: number of seconds after which no round begins beyond the third.
 
     Raises TypeError for a loader that can be iterated over only once and for a step that is not a
     function; ValueError for a loader without batches, another device, and a number below its least
@@ -155,7 +157,7 @@ def explain_loop(
     target = _resolve(device)
     first = _run_first_epoch(epochs, step, target)
     loop = first.loop
-    # The batches of a whole epoch were counted; len() is only asked for the rest of a cut one.
+    # If the first epoch ran as a whole, its batches were counted. Only a cut epoch needs len().
     length = None if first.is_whole else _length(loader)
     whole_batches = length or loop.batches
     openers = rung_openers(loop, loader)
@@ -187,6 +189,7 @@ def explain_loop(
 
 
 def _repeatable(loader: LoaderOrFunction) -> Epochs:
+    """The epochs of the loader. Raises TypeError if it can't be iterated over again and again."""
     # iter() of an iterator, such as a generator, returns the same object, with its rest only.
     if hasattr(loader, "__next__"):
         kind = type(loader).__name__
@@ -203,7 +206,7 @@ def _repeatable(loader: LoaderOrFunction) -> Epochs:
 
 
 def _resolve(device: str) -> torch.device:
-    """The device of this name. Raises ValueError if no function waits for its work."""
+    """The device of this name. Raises ValueError if its queued work can't be waited for."""
     if device == "auto":
         accelerator = torch.accelerator.current_accelerator(check_available=True)
         resolved = accelerator or torch.device("cpu")
@@ -221,9 +224,9 @@ class _FirstEpoch:
     """A loop, with the findings of its first epoch."""
 
     loop: UserLoop
-    """The loop, with passes of as many batches as the first epoch had."""
+    """The loop; each of its passes runs the number of batches that the first epoch had."""
     first_batch_s: float
-    """Seconds to the first batch."""
+    """Seconds from opening the first epoch to its first batch."""
     is_whole: bool
     """True if the loop runs whole epochs; False if they are cut."""
 

@@ -1,4 +1,7 @@
-"""An explained job's passes, each in its own process, in interleaved rounds."""
+"""Run the passes of a job that is explained: each in its own process, in interleaved rounds.
+
+A pass is one measurement, for example of the epochs of one rung. A round runs each pass once.
+"""
 
 from __future__ import annotations
 
@@ -26,19 +29,19 @@ from fastloop.trial.job import Job
 Key = TypeVar("Key")
 
 WINDOW_S = 0.5
-"""Epochs that take longer than this are cut to about this length."""
+"""Epochs that take more than this number of seconds are cut to about this length."""
 LONGEST_EPOCH_S = 5.0
-"""The longest epoch that passes run as a whole if it can't be cut."""
+"""Maximum seconds of an epoch that can't be cut; a job with longer epochs is refused."""
 FEWEST_BATCHES = 4
 """Minimum number of batches in an epoch that is cut."""
 LEAST_PASS_S = 5.0
-"""Minimum time limit of a pass, so that a slow start of its process does not end it."""
+"""Minimum time limit of a pass in seconds: a slow start of its process must not end the pass."""
 FEWEST_ROUNDS = 3
 """Number of rounds that are run however long they take."""
 MOST_SECONDS = 60.0
-"""No further round begins after this time, or after `seconds` if that is given."""
+"""Seconds after which no round begins beyond FEWEST_ROUNDS, unless `seconds` is given."""
 MORE_UNTIL_S = 20.0
-"""Time after which no round is added to the rounds that were asked for."""
+"""Seconds after which no round is added to the rounds that were asked for."""
 
 
 def count_batches(job: Job, prepared: PreparedData) -> int:
@@ -66,7 +69,7 @@ class ExplainedJob:
         return rungs_of(self.job, self.prepared)
 
     def without_workers(self, torch_threads: int | None) -> ExplainedJob:
-        """The job with nothing beside its loop: no workers, and no prefetching to the device."""
+        """The job with all work in its loop: without workers or prefetching to the device."""
         loading = self.job.loading
         # Other loaders have threads or processes that no setting of the job removes.
         if uses_dataloader(self.job):
@@ -149,7 +152,7 @@ class ExplainedJob:
         needs_more: returns True if the rounds so far do not suffice. Up to num_rounds more rounds
         then follow; none of them begins after MORE_UNTIL_S.
         """
-        # The time counts from the first round on: a job with slow passes gets no further ones.
+        # The time counts from the first round on, so a job with slow passes gets no added rounds.
         deadline = deadline_after(min(seconds or MORE_UNTIL_S, MORE_UNTIL_S))
         timed = self._time_rounds(num_rounds, seconds)
         if deadline.is_over or not needs_more(timed):
@@ -170,7 +173,7 @@ class ExplainedJob:
 def time_side_by_side(
     jobs: dict[str, ExplainedJob], num_rounds: int, seconds: float | None
 ) -> list[dict[str, EpochTimes]]:
-    """Times of these jobs as they are, by name, round by round."""
+    """Times of whole jobs, without removed parts: for each round, the times by the job's name."""
     return [
         {name: jobs[name].time_rung(jobs[name].rungs[-1], number) for name in names}
         for number, names in _rounds_within(dict.fromkeys(jobs, num_rounds), seconds)
@@ -180,7 +183,7 @@ def time_side_by_side(
 def _rounds_within(
     counts: dict[Key, int], seconds: float | None
 ) -> Iterator[tuple[int, list[Key]]]:
-    """Run interleaved rounds; after `seconds`, only as many as an interval needs."""
+    """Number and keys of each round; after `seconds`, no round begins beyond FEWEST_ROUNDS."""
     deadline = deadline_after(seconds or MOST_SECONDS)
     for number, keys in rounds(counts):
         if number >= FEWEST_ROUNDS and deadline.is_over:

@@ -1,4 +1,4 @@
-"""The explanation of a job as text: explain.json, and what `fastloop explain` prints."""
+"""Write the explanation of a job as text: as explain.json, and as `fastloop explain` prints it."""
 
 from __future__ import annotations
 
@@ -36,10 +36,9 @@ def to_json(explanation: Explanation) -> str:
 
 
 def format_explanation(explanation: Explanation, may_try: bool = True) -> str:
-    """The text that is printed: whether the machine was quiet, the verdict, the ladder, causes,
-    what-ifs, and the best command.
+    """The printed text: machine load, verdict, ladder, causes, what-ifs and the best command.
 
-    may_try: False if no change was to be tried, by try=0 without what_if=.
+    may_try: False if the settings allow no change to be tried (try=0 without what_if=).
     """
     ladder = explanation.ladder
     head = f"{explanation.name}, {explanation.benchmark}, device {explanation.device}: "
@@ -127,7 +126,7 @@ def _gain_text(gain: Estimate | None) -> str:
 
 
 def _last_line(explanation: Explanation, may_try: bool) -> str:
-    """The command of the best change, or how much a change may save if none does for sure."""
+    """The command of the best change; without one, how much a change may save, or why none ran."""
     if explanation.best:
         # The command is not wrapped, so that it can be copied.
         return f"best: {explanation.best.command}"

@@ -1,4 +1,4 @@
-"""The instrumented pass of an explained job: an epoch in which every process records its work."""
+"""Record an epoch of a job, with the work of every process: the instrumented pass of `explain`."""
 
 from __future__ import annotations
 
@@ -34,12 +34,13 @@ from fastloop.trial.window import Consumer
 
 @dataclass(frozen=True, kw_only=True)
 class Recording:
-    """The events of an epoch, its start and its stop."""
+    """The events of an epoch, with its start and stop by the clock of core/spans.py."""
 
     events: list[Event]
     start_ns: int
     stop_ns: int
     unix_offset_ns: int
+    """A time of this clock plus unix_offset_ns is the time since 1970."""
 
     @property
     def loop(self) -> list[Event]:
@@ -53,13 +54,13 @@ class Recording:
 
 
 def record_epoch(job: Job, prepared: PreparedData) -> Recording:
-    """The recording of the first epoch of a loader that was just opened, with its workers' start.
+    """The recording of a new loader's first epoch, with the start of its workers.
 
     The model has made one step before this epoch.
     """
     context = start_job(job, prepared, 0)
     # The setup needs a batch, and the first step is slower, as it allocates or compiles. Both are
-    # done with another loader, so that the recorded one is as good as new.
+    # done with another loader, because the recorded loader must be new.
     with context.open_loader() as loader:
         batch = context.first_batch(loader.epochs)
     session = benchmark_of(job).session(context.build_setup(batch))
@@ -79,8 +80,8 @@ def _record(context: JobContext, session: Session, log: EventLog) -> Recording:
     consume = watch_calls(marks.mark_stop_after(consume), Part.STEP, log)
     with context.with_probe(log).open_loader() as loader:
         set_cache_state(context.job.cache, context.prepared.files, loader)
-        # The two clocks are read together, while the device is idle. This pair of readings converts
-        # times of the device to times of the host.
+        # The clocks of the device and of the host are read together, while the device is idle. This
+        # pair of readings converts times of the device to times of the host.
         synchronize(context.device)
         zero = mark(context.device)
         start_ns = now_ns()
@@ -100,7 +101,10 @@ def _record(context: JobContext, session: Session, log: EventLog) -> Recording:
 
 
 def _mark_before(deliver: Consumer, device: torch.device, asked_marks: list[Any]) -> Consumer:
-    """The delivery, with a mark on the device before each call."""
+    """The function that delivers a batch, with a mark on the device before each call.
+
+    asked_marks: the list to which the marks are added.
+    """
 
     def call(batch: Any) -> Any:
         asked_marks.append(mark(device))
@@ -129,8 +133,8 @@ def device_events(marks: StepMarks, asked_marks: list[Any], zero: Any, zero_ns: 
 
 
 def _edges(events: list[Event], start_ns: int, stop_ns: int) -> list[Event]:
-    """The gap from start_ns to the first event of the loop, and from its last event to stop_ns."""
-    # Placing the first batch before the loop may have recorded events, too.
+    """Two gaps of the loop: from start_ns to its first event, and from its last one to stop_ns."""
+    # The placement of a batch on the device before the loop may also have recorded events.
     loop = [event for event in events if event.lane == LOOP_LANE and event.start_ns >= start_ns]
     first_ns, last_ns = min(e.start_ns for e in loop), max(e.stop_ns for e in loop)
     process_id = loop[0].process_id

@@ -1,6 +1,7 @@
-"""The ladder: the time that each part of a job adds to an epoch, as a difference of two rungs.
+"""Build the ladder of a job: the time that each part adds to an epoch, a difference of two rungs.
 
-A rung is the job without some of its parts; each rung has one part more than the rung below it.
+A rung is the job without some of its parts. Each rung has one part more than the rung below it, and
+the last rung is the job as it is.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from fastloop.explain.rung_passes import EpochTimes
 
 T = TypeVar("T", float, np.ndarray)
 Round = Mapping[Part, EpochTimes]
-"""Times of every rung that is run, lowest first."""
+"""Times of every rung in one round, the lowest rung first."""
 
 
 def build_ladder(
@@ -33,21 +34,24 @@ def build_ladder(
     loader_shares: Sequence[float] = (),
     device: str = "",
 ) -> Ladder:
-    """The ladder of a job. batches: number of batches in a whole epoch.
+    """Build the ladder of a job from the rounds in which its rungs were timed.
 
-    work_s: seconds of each part in an epoch without overlap; None: the job overlaps nothing.
-    serial: the round without overlap that work_s is from, which tells the start of workers from
-    their first load; None if workers don't start in each epoch. loader_shares: seconds of the
-    loader without steps relative to the job's, for the same batches, in each measurement; empty:
-    not measured. device: the type of the device of the steps; empty: not known.
+    batches: number of batches in a whole epoch. work_s: seconds of each part in an epoch without
+    overlap; None: the job overlaps nothing. serial: the round without overlap from which work_s was
+    computed; it separates the start of workers from their first load. None: workers don't start in
+    each epoch. loader_shares: for each measurement, seconds of the loader without steps divided by
+    seconds of the job, for the same batches; empty: not measured. device: the type of the device of
+    the steps; empty: not known.
     """
     last = list(rounds[0])[-1]
     epochs = [times[last].whole_epoch_s(batches) for times in rounds]
+    # A draw is one random guess at the seconds of all rungs; the first draw is the estimate.
     seconds, levels = draw_seconds([_whole_epochs(times, batches) for times in rounds])
     seconds = _limit_by_loader(seconds, loader_shares, max(levels.noise, _spread(epochs)))
     # If the job overlaps nothing, all of its loading happens inside next().
     if work_s is None:
         seconds = _limit_by_next(seconds, rounds)
+    seconds = _limit_copy(seconds, rounds)
     starts = [[_start_s(each) for each in rounds], [_late_start_s(each, serial) for each in rounds]]
     drawn = [_draw_starts(each, epochs, seconds[last]) for each in starts]
     # Each draw is split by itself: its parts add up to it, and the noise that two rungs share is
@@ -77,7 +81,7 @@ def _build_rows(
     batches: int,
     work_s: Mapping[Part, float] | None,
 ) -> list[LadderRow]:
-    """A row for each part, from the draws of its share of an epoch."""
+    """A row for each part, from the draws of the part's share of an epoch."""
     batch_ms = 1e3 * epoch_s / batches
     sure = _find_sure_greatest(shares)
     rows = []
@@ -100,20 +104,21 @@ def _whole_epochs(times: Round, batches: int) -> dict[Part, float]:
 
 
 def _spread(values: Sequence[float]) -> float:
-    """Standard deviation of the logarithms; 0 for a single value."""
+    """Standard deviation of the logarithms of the values; 0 for a single value."""
     return stats.std([math.log(value) for value in values]) or 0.0
 
 
 def _limit_by_loader(
     seconds: Mapping[Part, np.ndarray], shares: Sequence[float], noise: float
 ) -> Mapping[Part, np.ndarray]:
-    """The draws, limited so that no rung differs from the job by more than its loader takes alone.
+    """Limit the draws: no rung differs from the job by more than the loader takes alone.
 
-    noise: relative standard deviation of a measurement.
+    shares: the loader_shares of `build_ladder`; empty: no limit is known. noise: relative standard
+    deviation of a measurement.
     """
     # Steps and loading that share the cores take at most as long as one after the other: no part of
-    # loading adds more to an epoch than all of loading takes alone. The difference of two long
-    # steps is noisier than that, and is not evidence against it.
+    # loading adds more to an epoch than all of loading takes alone. A difference of two rungs with
+    # long steps may exceed that limit by noise, which is no evidence against the limit.
     if not shares:
         return seconds
     error = max(noise, _spread(shares)) / len(shares) ** 0.5
@@ -126,28 +131,51 @@ def _limit_by_loader(
 def _limit_by_next(
     seconds: Mapping[Part, np.ndarray], rounds: Sequence[Round]
 ) -> Mapping[Part, np.ndarray]:
-    """Draws in which no part of loading takes longer than the time in next(), unless steps between
-    loads are slower far beyond noise. The job must overlap nothing."""
+    """Limit the draws of a job that overlaps nothing: no part of loading takes longer than next().
+
+    If steps between loads are slower far beyond noise, the draws stay as they are.
+    """
     last = list(seconds)[-1]
     shares = {rung: part / seconds[last] for rung, part in _differences(seconds).items()}
     slower = _find_slower_steps(rounds, shares)
-    # An interval of few rounds that only just excludes zero is weak against a clock around next().
+    # If the interval of few rounds only just excludes zero, the clock around next() is the better
+    # evidence.
     if slower.low > max(0.0, slower.value / 2):
         return seconds
     _, below = _starting_rungs(seconds)
     rungs = list(seconds)
     in_next = _draw_shares([times[last].next_share for times in rounds], len(seconds[last]), seed=3)
-    # Copies to the device are not made in next().
+    # Lower rungs are not limited: they also lack the copy to the device, which is not in next().
     return _clip_rungs(seconds, rungs[rungs.index(below) :], np.maximum(0.0, in_next))
+
+
+def _limit_copy(
+    seconds: Mapping[Part, np.ndarray], rounds: Sequence[Round]
+) -> Mapping[Part, np.ndarray]:
+    """Limit the draws: placing batches on the device adds at most the time that a clock measured.
+
+    If a round has no such clock, the draws stay as they are.
+    """
+    # The same steps may take a quarter longer in one pass than in another, if they compute in
+    # several threads. Such a difference is no evidence of copies that a clock has not seen.
+    passes = [times[Part.COPY] for times in rounds if Part.COPY in times]
+    shares = [each.place_s / each.seconds for each in passes if each.place_s is not None]
+    if not shares or len(shares) < len(rounds):
+        return seconds
+    step_s, copy_s = seconds[Part.STEP], seconds[Part.COPY]
+    placing = np.maximum(0.0, _draw_shares(shares, len(copy_s), seed=4))
+    return {**seconds, Part.COPY: np.clip(copy_s, step_s, step_s + placing * copy_s)}
 
 
 def _reach_next(
     wait: Estimate, rounds: Sequence[Round], work_s: Mapping[Part, float] | None, device: str
 ) -> Estimate:
-    """The share that a perfect loader saves. If the job overlaps nothing, the interval of the share
-    reaches the time in next()."""
-    # A difference of two noisy steps may fall below the time that the loop was seen to wait. A
-    # device that computes while the loop loads hides that time.
+    """The share that a perfect loader saves, with an interval that reaches the time in next().
+
+    The interval stays as it is if the job overlaps loading, or steps on another device than "cpu".
+    """
+    # Noise of the steps may bring the difference of two rungs below the measured wait of the loop.
+    # On other devices that wait is no lower limit: the device may compute while the loop loads.
     if work_s is not None or device != "cpu":
         return wait
     last = list(rounds[0])[-1]
@@ -158,7 +186,7 @@ def _reach_next(
 def _clip_rungs(
     seconds: Mapping[Part, np.ndarray], rungs: Sequence[Part], share: np.ndarray
 ) -> Mapping[Part, np.ndarray]:
-    """The draws, with these rungs limited: they differ from the job by at most that share of its
+    """Limit the draws of these rungs to a difference from the job of at most this share of its
     time."""
     job = seconds[list(seconds)[-1]]
     low, high = (1 - share) * job, (1 + share) * job
@@ -181,8 +209,8 @@ def _start_s(times: Round) -> float:
     """Seconds of start-up of an epoch, in one round."""
     starting, before = _starting_rungs(times)
     start_s = times[starting].start_up_s - times[before].start_up_s
-    # Nothing hides the time in which a worker writes the first batch to shared memory. It is work
-    # on a batch nevertheless, and counts as hand-off, beyond the wait that every batch has.
+    # Nothing hides the time in which a worker writes the first batch to shared memory. Yet it is
+    # work on a batch: its excess over the wait for a later batch counts as hand-off, not start-up.
     first_s = max(0.0, times[starting].share_s - times[starting].later_wait_s)
     return start_s - min(first_s, max(0.0, start_s))
 
@@ -210,7 +238,7 @@ def _late_start_s(times: Round, serial: Round | None) -> float:
 def _draw_starts(
     starts: Sequence[float], epochs: Sequence[float], epoch_draws: np.ndarray
 ) -> np.ndarray:
-    """Draws of the start-up of an epoch, the likeliest one first."""
+    """Draws of the start-up of an epoch in seconds, the likeliest one first."""
     # Each start-up is divided by the epoch of its own round: a slow round has slowed down both.
     shares = [start_s / epoch for start_s, epoch in zip(starts, epochs, strict=True)]
     return _draw_shares(shares, len(epoch_draws), seed=1) * epoch_draws
@@ -235,8 +263,8 @@ def _split(seconds: Mapping[Part, T], start_s: T, late_s: T) -> dict[Part, T]:
     """
     rungs = list(seconds)
     starting, before = _starting_rungs(seconds)
-    # Each start-up is a piece of the time that its rung adds, and counts up to that only: beyond
-    # it the rung's own part would be negative.
+    # Each start-up is taken from the time that its rung adds. It is limited to that time, because
+    # the rung's own part would be negative otherwise.
     start_s = _limit(start_s, seconds[starting] - seconds[before])
     sampling = _sampling_rung(seconds)
     below = rungs[rungs.index(sampling) - 1]
@@ -265,8 +293,8 @@ def _limit(start_s: T, added_s: T) -> Any:
 def _find_slower_steps(rounds: Sequence[Round], shares: Mapping[Part, np.ndarray]) -> Estimate:
     """Share of the epoch that is neither in next(), nor in the step or the loop's other work.
 
-    The job overlaps nothing, so this is how much slower its steps are than steps that follow one
-    another without loads between them.
+    The job overlaps nothing. So this share is the time by which its steps are slower than steps
+    without loads between them.
     """
     last = list(rounds[0])[-1]
     starting, _ = _starting_rungs(rounds[0])

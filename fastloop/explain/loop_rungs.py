@@ -1,4 +1,7 @@
-"""Rungs of a user's loop: its loader with ready batches or ready samples instead of its parts."""
+"""Build the rungs of a user's loop: its loader with ready batches or samples instead of its parts.
+
+A rung is the loop without some of its parts. `explain_loop` times an epoch of each rung.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +34,7 @@ LoaderOrFunction = Iterable[Tree] | Callable[..., Iterable[Tree]]
 
 @dataclass(frozen=True, kw_only=True)
 class UserLoop:
-    """A loader and a step, with host batches that stand in for all others."""
+    """A user's loader and step, with ready batches on the host that the lower rungs repeat."""
 
     epochs: Epochs
     step: LoopStep
@@ -41,8 +44,10 @@ class UserLoop:
     """Number of batches of an epoch in each pass."""
 
     def receive(self, batch: Tree) -> None:
-        """Move the batch to the device, or read its bytes, which may be unread in a mapped file, as
-        any step does first."""
+        """Move the batch to the device or, on the CPU, read its bytes, as any step does first.
+
+        The bytes may be in a mapped file that has not been read.
+        """
         if self.device.type != "cpu":
             _move(batch, self.device)
             return
@@ -51,7 +56,7 @@ class UserLoop:
                 read_bytes(leaf)
 
     def time(self, epoch: Iterable[Tree], step: LoopStep) -> EpochTimes:
-        """Times of the beginning of an epoch."""
+        """Times of the first `self.batches` batches of an epoch."""
         synchronize(self.device)
         start_ns = now_ns()
         waits = consume_epoch(_first(epoch, self.batches), step)
@@ -74,17 +79,17 @@ def _is_plain(leaf: torch.Tensor) -> bool:
 
 
 def _first(epoch: Iterable[Tree], count: int) -> Iterator[Tree]:
-    """The first batches of an epoch, which is closed after them."""
+    """The first `count` batches of an epoch; the epoch's iterator is deleted after them."""
     iterator = iter(epoch)
     yield from islice(iterator, count)
-    # This ends the workers of the epoch, so that their end is a part of its time.
+    # This ends the workers of the epoch, and the time of the epoch includes their end.
     del iterator
 
 
 def rung_openers(
     loop: UserLoop, loader: LoaderOrFunction
 ) -> dict[Part, Callable[[int], Iterable[Tree]]]:
-    """For each rung, lowest first, a function that returns the epoch of a number."""
+    """For each rung, lowest first, a function that returns an epoch, given the epoch's number."""
     resident = loop.host
     openers: dict[Part, Callable[[int], Iterable[Tree]]] = {}
     # The step moves its batch itself: on the CPU there is nothing to copy.
@@ -114,9 +119,9 @@ def _can_be_divided(loader: LoaderOrFunction) -> TypeGuard[DataLoader]:
 def loader_like(
     loader: DataLoader, dataset: Any, collate_fn: Any, num_workers: int | None = None
 ) -> DataLoader:
-    """A DataLoader of this dataset and collate, with the sampler and the settings of another one.
+    """A DataLoader of this dataset and collate_fn, with the sampler and the settings of `loader`.
 
-    num_workers: None: as many as the other one has.
+    num_workers: number of workers; None: the number of `loader`.
     """
     # DataLoader refuses these arguments if there are no workers.
     workers = loader.num_workers if num_workers is None else num_workers
@@ -134,7 +139,7 @@ def loader_like(
 
 
 def _substitutes(loop: UserLoop, loader: DataLoader) -> tuple[DataLoader, DataLoader]:
-    """The loader with ready batches, and with ready samples, instead of its dataset."""
+    """Two copies of the loader: one loads ready batches, the other collates ready samples."""
     # The ready samples are those of the sampler's first batches, because a sampler may choose some
     # samples more often than others.
     sampler = cast("Any", loader.batch_sampler)
@@ -155,7 +160,7 @@ def _substitutes(loop: UserLoop, loader: DataLoader) -> tuple[DataLoader, DataLo
 
 
 def measure_work(loop: UserLoop, loader: DataLoader, whole_batches: int) -> dict[Part, float]:
-    """Seconds of each part in an epoch without workers."""
+    """Seconds of each part in an epoch without workers; empty if the parts can't be measured."""
     if not _can_be_divided(loader):
         return {}
     bare = loader_like(loader, loader.dataset, loader.collate_fn, num_workers=0)
@@ -165,7 +170,7 @@ def measure_work(loop: UserLoop, loader: DataLoader, whole_batches: int) -> dict
 
 
 def rung_notes(loader: LoaderOrFunction, openers: Mapping[Part, object]) -> list[str]:
-    """Notes for the user on parts that the ladder of such a loader can't tell apart."""
+    """Notes for the user on parts that the ladder of this loader can't tell apart."""
     if Part.UNATTRIBUTED not in openers:
         return ["decode is all that the dataset does: it can't be told apart from reading"]
     kind = type(loader).__name__

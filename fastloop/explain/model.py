@@ -1,9 +1,10 @@
-"""A discrete-event model of a loader and its loop, without randomness or state.
+"""The seconds of an epoch by a discrete-event model of a loader and its loop.
 
-Workers get batches in turn, with at most `prefetch` of them ahead of the loop for each worker, and
-the loop takes them in order. Cores are shared, and so is the interpreter's lock among threads: if
-the running phases want more than there is, all of them slow down by the same factor. A phase in
-several threads, which wait for each other, slows down by a power of that factor.
+The model has no randomness and keeps no state. If there are n workers, each worker makes every n-th
+batch, at most `prefetch` batches ahead of the loop, and the loop takes the batches in order. A
+phase is a piece of work. If the running phases need more cores than there are, all of them slow
+down by the same factor. The interpreter's lock slows down the threads that share it in the same
+way. A phase in several threads, which wait for each other, slows down by a power of that factor.
 """
 
 from __future__ import annotations
@@ -12,25 +13,31 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 LOCK_CAPACITY = 1.0
-"""The interpreter's lock is held by one thread at a time."""
-CROWDED_POWER, WORST_CROWDED_POWER = 1.5, 3.0
-"""Usual and worst power. If there are f times as many threads as cores, work in one thread takes f
-times as long, and work in two or more of OpenMP's threads takes f ** (1 + power) times as long: the
-threads wait for each other after each operation, so that one that has lost its core holds up all.
-Steps of four models in two threads on two cores had 0.28 to 0.48 of their speed beside a busy
-process (experiments/attach)."""
+"""Number of threads that can hold the interpreter's lock at a time."""
+CROWDED_POWER, WORST_CROWDED_POWER = 1.5, 20.0
+"""Usual and worst power by which work in several threads slows down. If there are f times as many
+threads as cores, work in one thread takes f times as long. Work in two or more of OpenMP's threads
+takes f ** (1 + power) times as long: these threads wait for each other after each operation, so a
+thread that has lost its core delays the others. Steps of four models in two threads on two cores
+had 0.07 to 0.48 of their speed beside a busy process (experiments/attach). With the worst power,
+such steps stand still while other processes compute."""
+MOST_HELD_UP = 1000.0
+"""Greatest factor by which other work delays work in several threads: a speed must not be zero."""
 MOST_SIMULATED = 400
-"""Batches that are simulated; the rest of a longer epoch is taken to go on at the same pace."""
+"""Maximum number of batches that are simulated; a longer epoch is assumed to continue at the same
+pace."""
 MOST_MISSED, MOST_MISSED_OF_SCRIPT = 1.5, 1.25
-"""Factors by which the model may miss the time of a job, and of a script's loop, as it is; beyond
-them nothing is predicted. The factor of scripts is less because their predictions have no interval:
-the intervals of a job's gains grow with the miss."""
+"""Greatest factors by which the model may miss the measured time of an unchanged job, and of an
+unchanged loop of a script. If it misses by more, nothing is predicted. The factor of scripts is
+smaller because their predictions have no interval, while the intervals of a job's gains grow with
+the miss."""
 LEAST_MISS, LEAST_MISS_OF_OTHERS, LEAST_MISS_OF_SCRIPT = 0.03, 0.06, 0.20
-"""Error of the model after a change, even if the model gives the time before it exactly: the
-standard deviation for a job with the same loader, and with another loader; and the error that is
-printed for a script's loop."""
+"""Relative errors that the model is assumed to have after a change, even if it gives the time
+before the change exactly. The first two are standard deviations: for a job with the same loader,
+and with another loader. The third is the error that is printed for a script's loop."""
 DONE_S = 1e-12
-"""A phase with no more than this left is finished: differences of floats don't reach zero."""
+"""Seconds. A phase with no more than this left is finished: differences of floats rarely reach
+zero."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,11 +82,14 @@ def is_close(ratio: float, most_missed: float = MOST_MISSED) -> bool:
 
 @dataclass
 class _Actor:
-    """The loop or a worker: its batch, the phases that are left, and the seconds of the first."""
+    """The loop or a worker, with its batch and the work that this batch still needs."""
 
     batch: int = -1
+    """Number of the batch; -1: there is none."""
     left: list[Phase] = field(default_factory=list)
+    """The phases of the batch that have not ended; the first one runs."""
     remaining_s: float = 0.0
+    """Seconds that the first of these phases still needs at full speed."""
 
     def begin(self, batch: int, phases: Sequence[Phase]) -> None:
         self.batch = batch
@@ -87,7 +97,7 @@ class _Actor:
         self.remaining_s = self.left[0].seconds if self.left else 0.0
 
     def advance(self, seconds: float) -> None:
-        """Work for these seconds at full speed."""
+        """Do the work that takes this number of seconds at full speed."""
         self.remaining_s -= seconds
         if self.left and self.remaining_s <= DONE_S:
             self.left.pop(0)
@@ -97,7 +107,11 @@ class _Actor:
 def epoch_seconds(
     loads: Sequence[Sequence[Phase]], steps: Sequence[Sequence[Phase]], machinery: Machinery
 ) -> float:
-    """Seconds of an epoch in which batch k takes the phases loads[k], then steps[k] in the loop."""
+    """Seconds of an epoch with these phases of loading and these phases of steps.
+
+    loads[k]: the phases of making batch k, in a worker, or in the loop if there are no workers.
+    steps[k]: the phases of the step on batch k, in the loop.
+    """
     if not machinery.workers:
         # Nothing overlaps, so the sum of all phases is the answer, without a simulation.
         phases = [[*load, *step] for load, step in zip(loads, steps, strict=True)]
@@ -109,13 +123,14 @@ def epoch_seconds(
 
 def _slow_down(phases: Sequence[Phase], machinery: Machinery) -> float:
     """The factor by which phases that run at the same time are slower than at full speed."""
-    # The system gives each program an equal share: all that want a core wait alike.
+    # The operating system gives each program an equal share of the cores, so all phases that need a
+    # core slow down alike.
     cores = sum(phase.cores for phase in phases) + machinery.other_cores
     return max(1.0, cores / machinery.cores)
 
 
 class _Simulation:
-    """The state of an epoch with workers."""
+    """The simulation of an epoch with workers: its state, and the steps from event to event."""
 
     def __init__(
         self,
@@ -153,8 +168,8 @@ class _Simulation:
 
     def _hand_out(self) -> None:
         """Finish batches without work left, and begin all batches that can begin."""
-        # One change permits the next: the loop takes a batch, so that a worker may begin another
-        # one, which is ready at once if its phases take no time.
+        # One change can permit another, so this repeats until nothing changes. For example, if the
+        # loop takes a batch, a worker may begin one; a batch without work is then ready at once.
         changed = True
         while changed:
             changed = False
@@ -171,7 +186,8 @@ class _Simulation:
             worker.batch = -1
             return True
         batch = self.next_of[number]
-        # DataLoader hands out this many batches at first, and one more for each that it returns.
+        # DataLoader hands out this number of batches at first, and one more for each batch that it
+        # returns.
         ahead = self.machinery.workers * self.machinery.prefetch
         if batch >= len(self.loads) or batch >= self.received + ahead:
             return False
@@ -180,7 +196,7 @@ class _Simulation:
         return True
 
     def _advance_loop(self) -> bool:
-        """Let the loop take the next batch; False if it is busy or the batch is not ready."""
+        """Give the loop the next batch; False if the loop is busy or the batch is not ready."""
         # Batches are taken in their order: a later one that is ready has to wait.
         if self.loop.left or self.received not in self.done:
             return False
@@ -190,12 +206,12 @@ class _Simulation:
         return True
 
     def _slow_downs(self, phases: Sequence[Phase]) -> list[float]:
-        """The factor by which each of the phases that run now is slower."""
+        """The factor by which each of these phases, which run at the same time, is slower."""
         machinery = self.machinery
         by_cores = _slow_down(phases, machinery)
         by_lock = max(1.0, sum(phase.lock for phase in phases) / LOCK_CAPACITY)
         own_cores = sum(phase.cores for phase in phases)
-        # A wait is slowed by nothing, and the lock slows only phases that need it.
+        # Nothing slows down a wait, and the lock slows down only phases that need it.
         return [
             max(
                 _slow_down_threads(phase, by_cores, own_cores, machinery) if phase.cores else 1.0,
@@ -208,13 +224,21 @@ class _Simulation:
 def _slow_down_threads(
     phase: Phase, by_cores: float, own_cores: float, machinery: Machinery
 ) -> float:
-    """The factor for a phase that computes. own_cores: those that all present phases want."""
-    # Alone, a phase takes as long as it was measured, whatever its threads.
+    """The factor by which a phase that computes is slower, alone in its thread or in several.
+
+    by_cores: the factor of work in one thread. own_cores: number of cores that all running phases
+    of the loader and the loop keep busy at full speed.
+    """
+    # A phase that runs alone takes its measured time, whatever its number of threads.
     if phase.cores <= 1 or own_cores <= phase.cores:
         return by_cores
     # A phase that keeps 1.5 cores busy works in two threads for half of its time, and in one thread
     # for the other half.
     share = min(1.0, phase.cores - 1)
     threads = min(max(2.0, phase.cores), machinery.cores)
-    crowded = max(by_cores, (own_cores - phase.cores + threads) / machinery.cores)
-    return (1 - share) * by_cores + share * crowded ** (1 + machinery.crowded_power)
+    others = own_cores - phase.cores
+    crowded = max(by_cores, (others + threads) / machinery.cores)
+    # Threads are held up only while others compute: workers that mostly wait leave them alone.
+    most = 1 / max(1 - others, 1 / MOST_HELD_UP)
+    held_up = max(by_cores, min(most, crowded ** (1 + machinery.crowded_power)))
+    return (1 - share) * by_cores + share * held_up

@@ -1,4 +1,7 @@
-"""The time of an epoch after a change, by the model of a loader from measured batches."""
+"""Predict the seconds of an epoch of a changed job, by the model of a loader (model.py).
+
+The model's input is `Measured`: times of single batches, and of their way from workers to the loop.
+"""
 
 from __future__ import annotations
 
@@ -13,31 +16,33 @@ from fastloop.trial.job import Job
 
 FASTLOADER_AHEAD = 2
 """Batches that each thread of FastLoader makes ahead, if they are not large. The native core limits
-bytes instead, which is about as many batches."""
+bytes instead, which gives about the same number of batches."""
 MOST_BEGINNINGS = 8
 """Maximum number of different first batches from which a short epoch is simulated."""
 HandOff = tuple[EpochTimes, EpochTimes]
-"""Times of one round: with ready batches from workers, and with ready batches in the loop."""
+"""Times of two passes of a round, which show the cost of handing batches over. In the first pass
+workers send batches that are ready; in the second, the loop itself has the ready batches."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Measured:
-    """Measurements from which predictions are made."""
+    """Measurements of a job from which the model predicts its epochs after a change."""
 
     batches: int
     """Number of batches in a whole epoch."""
     own_threads: BatchTimes
-    """Times of single batches with the job's own number of torch's threads; without workers, if the
-    loader can do without them."""
+    """Times of single batches with the job's own number of torch's threads. There are no workers,
+    unless the loader needs them."""
     one_thread: BatchTimes
     """As `own_threads`, but with torch_threads=1, as in a worker."""
     hand_off: Mapping[int, Sequence[HandOff]]
-    """For each number of workers, a pair of passes in each round."""
+    """Number of workers -> a pair of passes for each round."""
     kept: float
-    """Share of the work of loading that is left if samples come from a store."""
+    """Share of the work of loading that remains if samples come from a store."""
     decode_share: float = 0.0
+    """Share of the work of loading that is decoding."""
     transform_share: float = 0.0
-    """Shares of the work of loading."""
+    """Share of the work of loading that is transforming samples."""
     decoders: Mapping[str, float] = field(default_factory=dict)
     """For each other decoder, by name, its time for an image relative to the present decoder's."""
     batch_transform_s: float | None = None
@@ -56,10 +61,10 @@ def predict_seconds(
     added_step_s: float = 0.0,
     cores: float | None = None,
 ) -> float:
-    """Seconds of a whole epoch of the job by the model alone.
+    """Seconds of a whole epoch of the job by the model, not corrected by the job's measured epochs.
 
-    kept: share of the measured work of loading that is left. added_step_s: seconds that each step
-    takes longer. cores: number of cores; None: the cores of this process.
+    kept: share of the measured work of loading that remains. added_step_s: seconds by which each
+    step takes longer. cores: number of cores; None: the cores of this process.
     """
     cores = cores or available_cores()
     threads = measured.with_threads_of(job)
@@ -79,7 +84,8 @@ def predict_seconds(
         # The loop receives a batch by its own work: it unpickles it and maps its memory.
         steps = [[Phase(seconds=hand_off_s), *step] for step in steps]
     prefetch = job.loading.batches_ahead
-    # A thread loads ahead of the loop: one worker that shares the interpreter's lock with the loop.
+    # Here device_prefetch is a thread that loads ahead of the loop: in the model, one worker that
+    # shares the interpreter's lock with the loop.
     if job.device_prefetch and not workers:
         workers = 1
         prefetch = job.device_prefetch
@@ -89,11 +95,13 @@ def predict_seconds(
 
 
 def predict_gathered_seconds(job: Job, measured: Measured) -> float:
-    """Seconds of a whole epoch with a loader in which a thread gathers rows ahead, as fast as
-    memory permits."""
+    """Seconds of a whole epoch with a loader that gathers rows ahead of the loop in a thread.
+
+    The thread is as fast as memory permits.
+    """
     cores = available_cores()
     threads = measured.with_threads_of(job)
-    # Gathering the rows of a batch is taken to last as long as copying a batch.
+    # Gathering the rows of a batch is assumed to take the same time as copying a batch.
     loads = [[Phase(seconds=measured.one_thread.clone_s)] for _ in threads.step_s]
     steps = _phases(threads.step_s, threads.step_cpu_s, cores)
     machinery = Machinery(workers=1, prefetch=FASTLOADER_AHEAD, cores=cores)
@@ -103,8 +111,8 @@ def predict_gathered_seconds(job: Job, measured: Measured) -> float:
 def predict_threaded_seconds(job: Job, measured: Measured, num_threads: int) -> float:
     """Seconds of a whole epoch with a loader in which threads of Python read samples ahead."""
     cores = available_cores()
-    # All CPU time of reading is taken to need the interpreter's lock. Code that releases it, as
-    # most decoders do, is faster than predicted.
+    # All CPU time of reading is assumed to need the interpreter's lock. Code that releases the
+    # lock, as most decoders do, is faster than predicted.
     threads = measured.with_threads_of(job)
     loads = _with_lock(_phases(measured.one_thread.load_s, measured.one_thread.load_cpu_s, cores))
     steps = _with_lock(_phases(threads.step_s, threads.step_cpu_s, cores))
@@ -115,7 +123,7 @@ def predict_threaded_seconds(job: Job, measured: Measured, num_threads: int) -> 
 def _hand_off(measured: Measured, workers: int) -> tuple[float, float]:
     """Seconds in which the loop receives a batch, and seconds until workers have started."""
     rounds = measured.hand_off[workers]
-    # The batches are ready in both passes, so the passes differ by the way through a queue.
+    # The batches are ready in both passes, so the passes differ only by the way through a queue.
     batch_s = [
         (through.seconds - through.start_up_s - ready.seconds) / through.batches
         for through, ready in rounds
@@ -127,6 +135,7 @@ def _hand_off(measured: Measured, workers: int) -> tuple[float, float]:
 def _phases(
     seconds: list[float], cpu_s: list[float], cores: float, kept: float = 1.0
 ) -> list[list[Phase]]:
+    """For each batch its work as one phase, shortened to the share `kept` of its seconds."""
     return [
         [Phase(seconds=kept * each, cores=min(cpu / each, cores) if each else 1.0)]
         for each, cpu in zip(seconds, cpu_s, strict=True)
@@ -141,12 +150,12 @@ def _with_lock(batches: list[list[Phase]]) -> list[list[Phase]]:
 def _epoch(
     loads: list[list[Phase]], steps: list[list[Phase]], machinery: Machinery, batches: int
 ) -> float:
-    """Seconds of an epoch in which the measured batches are repeated."""
+    """Seconds of an epoch that repeats the measured batches until it has `batches` batches."""
     count = min(batches, MOST_SIMULATED)
-    # In a short epoch, the place of a rare slow batch decides how much of it a queue hides, and
-    # that place is chance. So several epochs are simulated that begin at different batches, and
-    # their mean counts. A longer epoch has slow batches at many places already, and would take too
-    # long to simulate repeatedly.
+    # In a short epoch, the place of a rare slow batch decides how much of its time a queue hides,
+    # and that place is chance. So the result is the mean of several epochs that begin at different
+    # batches. A longer epoch has slow batches at many places already, and would take too long to
+    # simulate repeatedly.
     beginnings = max(1, min(MOST_BEGINNINGS, len(loads), MOST_SIMULATED // count))
     firsts = [number * len(loads) // beginnings for number in range(beginnings)]
     seconds = stats.mean(
@@ -161,4 +170,5 @@ def _epoch(
 
 
 def _repeat(batches: list[list[Phase]], first: int, count: int) -> list[list[Phase]]:
+    """`count` batches from batch `first` on; after the last one, the first follows again."""
     return [batches[(first + place) % len(batches)] for place in range(count)]

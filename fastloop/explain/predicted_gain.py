@@ -1,9 +1,9 @@
-"""The gain of a change by the model of a loader, with its interval.
+"""Predict the gain of a change, the share of an epoch that it saves, with an interval.
 
 A predicted gain is uncertain for four reasons. Their variances add up on the logarithmic scale: the
-choice of batches that were timed (a bootstrap), the difference of two passes of these batches, the
-errors of the model (its miss of the job as it is, and a floor), and the noise of the passes that
-judge the prediction.
+choice of batches that were timed (a bootstrap); the difference between two passes, which time the
+same batches; the errors of the model (its miss of the job as it is, and a floor); and the noise of
+the passes that later measure the realised gain.
 experiments/explain/README.md counts how often the intervals contain the realised gain.
 """
 
@@ -13,7 +13,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -31,48 +31,54 @@ from fastloop.explain.rungs import uses_dataloader
 from fastloop.trial.job import Job
 
 STORE_LOADER = "np_memmap"
-"""A DataLoader over rows of a store; `Measured.kept` is the share of loading that it keeps."""
+"""Name of the loader that is a DataLoader over rows of a store, which holds decoded samples.
+`Measured.kept` is the share of the work of loading that remains with this loader."""
 FOLLOWED = frozenset({"loading", "torch_threads", "loader", "decoder", "dataset", "transform"})
-"""The settings of a job of which the model can predict changes."""
+"""Settings of a job for which the model can predict the effect of a change."""
 FOLLOWED_OF_LOADING = frozenset(name for name, each in DECLARED.items() if each.is_modelled)
-"""Settings inside of `loading` that the model follows in the same way."""
+"""Settings inside of `loading` for which the model can predict the effect of a change."""
 RESAMPLES = 16
-"""Samples of the bootstrap, for each change; all changes of a job share them."""
+"""Number of bootstrap samples for each change; all changes of a job use the same samples."""
 DEVIATIONS_TO_END = 1.645
 """Standard deviations from the middle to an end of a 90 % interval of a normal variable."""
 MOST_DIFFERENT = 0.3
-"""Greatest logarithm of the ratio of two passes, a factor of 1.35; beyond it their mean says
-nothing about a further pass."""
+"""Greatest absolute logarithm of the ratio of two passes' times, a factor of 1.35. If two passes
+differ by more, their mean says nothing about a further pass."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Effect:
-    """Loading and stepping after a change, relative to the measured ones."""
+    """The effect of a change on loading and on steps, relative to the measured times."""
 
     kept: float = 1.0
-    """Share of the work of loading that is left."""
+    """Share of the measured work of loading that remains after the change."""
     step_s: float = 0.0
-    """Seconds that a step takes longer."""
+    """Seconds by which each step takes longer."""
     is_gathered: bool = False
-    """True if a thread gathers the rows of a store ahead, as fast as memory permits."""
+    """True if a thread gathers the rows of a store ahead of the loop, as fast as memory permits."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Prediction:
-    """The model's seconds of a changed job beside those of the job as it is."""
+    """The model of a job before and after a change: functions from measurements to seconds."""
 
     present: Callable[[Measured], float]
+    """Seconds of an epoch of the job as it is."""
     changed: Callable[[Measured], float]
+    """Seconds of an epoch of the changed job."""
     keeps_miss: bool
-    """True if loader, workers and threads stay, so that the model's miss is the same after the
-    change."""
+    """True if the change keeps the loader, its work, and the numbers of workers and of threads. The
+    model's miss, its error on the job as it is, is then the same after the change."""
     is_other_loader: bool
-    """True if batches are made in another way: by another loader, decoder or place."""
+    """True if batches are made in another way: by another loader or decoder, or with the transform
+    on the device."""
 
 
 def predict_gain(job: Job, present: Job, measured: Measured, ladder: Ladder) -> Estimate | None:
-    """Share of an epoch that the job saves, with its interval; None if no measurement tells
-    it."""
+    """Share of an epoch that a change saves, with its interval; None if it can't be predicted.
+
+    job: the changed job. present: the job as it is.
+    """
     # If the files are warm already, cache=warm changes nothing.
     if present.cache != "warm" and job == replace(present, cache="warm"):
         return _gain_of_warm_files(ladder)
@@ -82,7 +88,7 @@ def predict_gain(job: Job, present: Job, measured: Measured, ladder: Ladder) -> 
     changed = partial(predict_seconds, job, kept=effect.kept, added_step_s=effect.step_s)
     if effect.is_gathered:
         changed = partial(predict_gathered_seconds, job)
-    # These three settings decide on which of the measured batches the model is based.
+    # These three settings decide which measured times of batches the model uses.
     before, after = (
         (each.loader, each.loading.num_workers, each.torch_threads) for each in (present, job)
     )
@@ -96,45 +102,68 @@ def predict_gain(job: Job, present: Job, measured: Measured, ladder: Ladder) -> 
 
 
 def _gain_of_warm_files(ladder: Ladder) -> Estimate | None:
-    """The share of reading by the ladder; None if reading is not a rung above decoding."""
-    # Without a rung for decoding, READ is all the work of reading a store, and not of a cold cache.
+    """The ladder's share of reading files; None if it has no row for reading or for decoding."""
+    # Without a row for decoding, READ is all the work of reading a store, and not the cost of a
+    # cold page cache.
     shares = {row.rung: row.share for row in ladder.rows}
     return shares.get(Part.READ) if Part.DECODE in shares else None
 
 
 def find_effect(job: Job, present: Job, measured: Measured) -> Effect | None:
-    """The effect of a change; None if no measurement shows it, so that it can only be tried."""
+    """The effect of a change; None if no measurement shows it: the change can then only be tried.
+
+    job: the changed job. present: the job as it is.
+    """
     # `batches` and `benchmark` differ because epochs were cut, and not because of the change.
     changed = _differences(job, present) - {"batches", "benchmark"}
     # With an accelerator, copies run beside the loop, and the passes without workers do not show
     # them. Without one, device_prefetch is a thread that loads ahead, as the model assumes.
     followed = FOLLOWED if torch.accelerator.is_available() else FOLLOWED | {"device_prefetch"}
-    # The model does not follow pinning, the page cache, and changes of the batches themselves, such
-    # as of their size.
+    # The model does not follow pinning, the page cache, or changes of the batches themselves, such
+    # as their size.
     if changed - followed or _differences(job.loading, present.loading) - FOLLOWED_OF_LOADING:
         return None
+    effects = []
     if "loader" in changed:
-        return _effect_of_loader(job, present, measured)
-    if changed & {"decoder", "dataset"}:
-        return _effect_of_decoder(job, present, measured)
+        effects.append(_effect_of_loader(job, present, measured))
+    # All loaders with a known effect read a store. A store holds decoded samples, so with these
+    # loaders the decoder has no effect.
+    elif changed & {"decoder", "dataset"}:
+        effects.append(_effect_of_decoder(job, present, measured))
     if "transform" in changed:
-        return _effect_of_transform(job, present, measured)
-    return Effect()
+        effects.append(_effect_of_transform(job, present, measured))
+    return _combine(effects)
+
+
+def _combine(effects: Sequence[Effect | None]) -> Effect | None:
+    """The effect of several changes together; None if a change has no known effect."""
+    known = [each for each in effects if each is not None]
+    # predict_gathered_seconds can't add the work of a transform (step_s) to the steps.
+    is_gathered = any(each.is_gathered for each in known)
+    if len(known) < len(effects) or (is_gathered and any(each.step_s for each in known)):
+        return None
+    # The changes save different parts of loading. The shares of these parts were measured with
+    # noise, so their sum may be above 1.
+    saved = sum(1 - each.kept for each in known)
+    added_s = sum(each.step_s for each in known)
+    return Effect(kept=max(0.0, 1 - saved), step_s=added_s, is_gathered=is_gathered)
 
 
 def _differences(one: Any, other: Any) -> set[str]:
+    """Names of the fields in which two dataclasses differ."""
     names = (field.name for field in fields(one))
     return {name for name in names if getattr(one, name) != getattr(other, name)}
 
 
 def _effect_of_loader(job: Job, present: Job, measured: Measured) -> Effect | None:
     name = name_of(job.loader)
-    # The measured batches do not tell how another loader reads the same dataset.
-    if job.loader.store is None:
+    # The measured batches do not show how a loader without a store would read this dataset, or how
+    # any loader would read another dataset.
+    if job.loader.store is None or not _is_same_but_decoder(job, present):
         return None
     if not uses_dataloader(job):
         return Effect(is_gathered=True) if name == "fastloop" else None
-    # The ladder of a job that reads a store already has no samples to leave out.
+    # If the job reads a store already, its ladder has no work per sample that a store would save.
     is_known = name == STORE_LOADER and present.loader.store is None
     return Effect(kept=measured.kept) if is_known else None
 
@@ -142,11 +171,18 @@ def _effect_of_loader(job: Job, present: Job, measured: Measured) -> Effect | No
 def _effect_of_decoder(job: Job, present: Job, measured: Measured) -> Effect | None:
     decoder = getattr(job.dataset, "decoder", None)
     ratio = measured.decoders.get(name_of(decoder)) if decoder else None
-    dataset: Any = present.dataset
     # The decoder was not timed, or the change is not one of the decoder alone.
-    if ratio is None or replace(dataset, decoder=decoder) != job.dataset:
+    if ratio is None or not _is_same_but_decoder(job, present):
         return None
     return Effect(kept=1 - measured.decode_share * (1 - ratio))
+
+
+def _is_same_but_decoder(job: Job, present: Job) -> bool:
+    """True if the datasets of both jobs are the same, apart from their decoders."""
+    one, other = cast("Any", job.dataset), cast("Any", present.dataset)
+    if type(one) is not type(other) or not hasattr(one, "decoder"):
+        return one == other
+    return one == replace(other, decoder=one.decoder)
 
 
 def _effect_of_transform(job: Job, present: Job, measured: Measured) -> Effect | None:
@@ -154,28 +190,31 @@ def _effect_of_transform(job: Job, present: Job, measured: Measured) -> Effect |
     moves = present.transform.where == "worker" and job.transform.where == "device"
     if measured.batch_transform_s is None or not moves:
         return None
+    # The transform differs in more than its place.
     if replace(transform, where="device") != job.transform:
         return None
     return Effect(kept=1 - measured.transform_share, step_s=measured.batch_transform_s)
 
 
 def estimate_gain(prediction: Prediction, measured: Measured, ladder: Ladder) -> Estimate | None:
-    """The share of an epoch that a change saves, with its 90 % interval; None if two passes of
-    single batches differ too much for a prediction."""
+    """The share of an epoch that a change saves, with its 90 % interval.
+
+    None if the two passes of single batches differ too much for a prediction.
+    """
     difference = max(measured.own_threads.difference, measured.one_thread.difference)
-    # A model that is compared with itself needs no agreement of the passes: both of its epochs are
-    # from the same batches.
+    # If the change keeps the miss, the passes need not agree: the model's times before and after
+    # the change come from the same batches.
     if difference > MOST_DIFFERENT and not prediction.keeps_miss:
         return None
     # Two passes with a deviation of s each differ by about s * sqrt(2).
     basis = 0.0 if prediction.keeps_miss else max(ladder.noise, difference) / math.sqrt(2)
     miss = math.log(prediction.present(measured) / ladder.epoch_s.value)
     # The miss cancels if loader, workers and threads stay. After other changes it may stay or
-    # vanish: half of it is taken to stay, and the other half (below) as a deviation.
+    # vanish: half of it is assumed to stay, and half (miss / 2 below) is a standard deviation.
     kept = 1.0 if prediction.keeps_miss else 0.5
     log_ratio = math.log(prediction.changed(measured) / ladder.epoch_s.value) - kept * miss
     floor = LEAST_MISS_OF_OTHERS if prediction.is_other_loader else LEAST_MISS
-    # A realised gain compares two means over as many rounds.
+    # A realised gain compares two means, each over this number of rounds.
     noise = ladder.noise * math.sqrt(2 / ladder.rounds)
     sources = [_spread(prediction, measured, ladder.noise), miss / 2, floor, noise, basis]
     reach = DEVIATIONS_TO_END * math.hypot(*sources)
@@ -184,7 +223,7 @@ def estimate_gain(prediction: Prediction, measured: Measured, ladder: Ladder) ->
 
 
 def _spread(prediction: Prediction, measured: Measured, noise: float) -> float:
-    """Standard deviation over resamples of the logarithm of the change's effect."""
+    """Standard deviation over bootstrap samples of log(time after the change / time before)."""
     logs = []
     # The seeds are fixed: the same measurements give the same interval, and all changes of a job
     # are judged by the same resamples.
@@ -196,9 +235,9 @@ def _spread(prediction: Prediction, measured: Measured, noise: float) -> float:
 
 
 def resample(measured: Measured, noise: float, generator: np.random.Generator) -> Measured:
-    """The measurements with batches and rounds of hand-offs drawn again.
+    """A bootstrap sample of the measurements: batches and rounds of hand-offs are drawn again.
 
-    noise: relative deviation of a pass of the ladder.
+    noise: relative standard deviation of a pass of the ladder.
     """
     hand_off = {
         workers: _resample_rounds(rounds, noise, generator)
@@ -216,7 +255,8 @@ def _resample_rounds(
     rounds: Sequence[HandOff], noise: float, generator: np.random.Generator
 ) -> list[HandOff]:
     places = generator.integers(len(rounds), size=len(rounds)).tolist()
-    # Few rounds may be equal by chance; each is taken to be as noisy as a pass of the ladder.
+    # The times of few rounds may be almost equal by chance, so each gets the noise of a pass of the
+    # ladder.
     factors = np.exp(noise * generator.standard_normal(len(rounds))).tolist()
     return [
         (replace(through, seconds=through.seconds * factor), ready)

@@ -1,5 +1,8 @@
-"""The measurements from which the model of a loader predicts: single batches, hand-offs, and the
-costs of other decoders and of transforming whole batches."""
+"""Measure the input of the model that predicts the gains of changes of a job.
+
+The input is the times of single batches and of hand-offs, and the costs of other decoders and of
+transforming whole batches. A hand-off is the way of a finished batch from a worker to the loop.
+"""
 
 from __future__ import annotations
 
@@ -18,10 +21,10 @@ from fastloop.explain.rungs import reads_images, uses_dataloader
 from fastloop.trial.decode_limit import seconds_by_library
 from fastloop.trial.job import Job
 
-# The median of three passes leaves out one in which starting processes took unusually long.
+# The median of three passes ignores one pass in which starting processes took unusually long.
 HAND_OFF_ROUNDS = 3
 LEAST_QUICKER = 0.97
-"""A decoder is worth trying if its time is at most this share of the present one's."""
+"""A decoder is worth trying if its time is at most this share of the present decoder's time."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,15 +32,18 @@ class PartCosts:
     """The costs of other ways to make batches; empty if the job has no such part."""
 
     decoders: dict[str, float] = field(default_factory=dict)
-    """For each quicker decoder of the same pixels, by name, its time for an image relative to the
-    present one's."""
+    """Name of a decoder -> its time for an image, relative to the present decoder's time. The
+    decoders are those that are quicker and deliver the same pixels."""
     batch_transform_s: float | None = None
     """Time to transform a whole batch on the device; None: there is no transform, or it takes no
     batch."""
 
 
 def measure_parts(explained: ExplainedJob) -> PartCosts:
-    """The costs for a job on torch's DataLoader; other loaders are not taken apart."""
+    """The costs of other decoders, and of transforming whole batches, for a job's loader.
+
+    Empty if the loader is not torch's DataLoader: the parts of other loaders are not measured.
+    """
     if not uses_dataloader(explained.job):
         return PartCosts()
     return PartCosts(
@@ -55,7 +61,7 @@ def _time_decoders(explained: ExplainedJob) -> dict[str, float]:
         timeout_s=explained.job.trial_timeout_s,
     )
     own_s = seconds.pop(name_of(getattr(explained.job.dataset, "decoder", None)), None)
-    # A decoder of the user's own has no time here to which others could be compared.
+    # A decoder that the user wrote is not timed here, so others can't be compared with it.
     if own_s is None:
         return {}
     ratios = {name: each / own_s for name, each in seconds.items()}
@@ -63,7 +69,7 @@ def _time_decoders(explained: ExplainedJob) -> dict[str, float]:
 
 
 def decoder_seconds(job: Job, prepared: PreparedData) -> dict[str, float]:
-    """Seconds of a file by decoder, in one thread."""
+    """Name of a decoder -> seconds in which one thread decodes a file."""
     broken = [index for index, _ in prepared.broken]
     return seconds_by_library(prepared.dataset.open(), broken, job.seed)
 
@@ -71,7 +77,8 @@ def decoder_seconds(job: Job, prepared: PreparedData) -> dict[str, float]:
 def _time_batch_transform(explained: ExplainedJob) -> float | None:
     if not transforms_samples(explained.job):
         return None
-    # The difference of two rungs: the copy with the transform, and the copy alone.
+    # The time is the difference between two rungs, which are the job without some of its parts: the
+    # copy to the device with the transform, and the copy alone.
     without_workers = explained.without_workers(1)
     on_device = replace(without_workers.job.transform, where="device")  # pyright: ignore
     moved = replace(without_workers, job=replace(without_workers.job, transform=on_device))
@@ -86,7 +93,10 @@ def _time_batch_transform(explained: ExplainedJob) -> float | None:
 
 
 def share_of_loading(rung: Part, times: Round) -> float:
-    """Share of the time of loading that a part takes. times: a round in which nothing overlaps."""
+    """Share of the time of loading that a part takes; 0 if it has no rung.
+
+    times: the times of all rungs in a round in which nothing overlaps.
+    """
     rungs = list(times)
     if rung not in times or Part.COPY not in times:
         return 0.0
@@ -98,10 +108,9 @@ def share_of_loading(rung: Part, times: Round) -> float:
 
 
 def time_single_batches(whole_epochs: ExplainedJob) -> tuple[BatchTimes, BatchTimes]:
-    """Times of single batches without workers: with the job's threads, and with one thread, as
-    workers have.
+    """Times of single batches without workers: with the job's threads, and with one thread.
 
-    Each is from two passes, which tell how much passes differ.
+    Workers have one thread. Each result merges two passes, and has their difference.
     """
     # The order is: own threads, one, one, own threads. If the machine slows down steadily, this
     # slows down both means alike.
@@ -121,10 +130,10 @@ def measure_hand_off(
     workers: Sequence[int],
     ladder: Sequence[Round],
 ) -> dict[int, list[HandOff]]:
-    """Times of the hand-off from these numbers of workers, in interleaved rounds.
+    """Number of workers -> times of the hand-off from these workers to the loop, round by round.
 
-    ladder: rounds of the job's ladder. If they have a rung of the hand-off, they are used for the
-    job's own number of workers.
+    ladder: rounds of the job's ladder. If they have a rung of the hand-off, its times are used for
+    the job's own number of workers.
     """
     present = explained.job.loading.num_workers
     hand_off: dict[int, list[HandOff]] = {count: [] for count in workers if count}
@@ -166,7 +175,7 @@ def measure_for_model(
 
 
 def _share_without_samples(ladder: Round) -> float:
-    """Share of loading that is left if samples come from a store: collate, and transform."""
+    """Share of loading that remains if samples come from a store: collate, and transform."""
     # The loader was not taken apart, so it is not known which part of its work a store would save.
     if Part.COLLATE not in ladder:
         return 1.0

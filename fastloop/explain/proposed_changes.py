@@ -24,10 +24,11 @@ LEAST_WARM_SHARE = 0.9
 def propose_changes(
     job: Job, *, decoders: Sequence[str] = (), in_memory: float | None = None
 ) -> list[Change]:
-    """Changes of one setting, or of the loader, the most common causes first.
+    """Changes of one setting, or of the loader, that may make the job faster.
 
-    decoders: names of other decoders that decode the job's files. in_memory: share of its files
-    that were in memory before any pass; None: unknown.
+    Changes that remove the most common causes come first. decoders: names of other decoders that
+    decode the job's files. in_memory: share of these files that was in memory before anything was
+    measured; None: unknown.
     """
     proposed = [(f"torch_threads={threads}",) for threads in _fewer_threads(job)]
     if uses_dataloader(job):
@@ -43,17 +44,19 @@ def propose_changes(
         proposed += _ahead_of_the_loop(job)
     if job.cache == "cold":
         proposed.append(("cache=warm",))
-    # The passes bring the files into memory: only an epoch with a cold cache tells the cost of the
-    # first epoch of a training.
+    # The measurements bring the files into memory: only an epoch with a cold cache shows the cost
+    # of the first epoch of a training.
     elif job.cache == "as_is" and in_memory is not None and in_memory < LEAST_WARM_SHARE:
         proposed.append(("cache=cold",))
-    # The first override names the change; the others only make it possible.
+    # The first override names the change; the others only make the changed job possible.
     return [Change(overrides=each, text=each[0].lstrip("+")) for each in proposed]
 
 
 def read_changes(texts: Sequence[str]) -> list[Change]:
-    """The changes of `what_if=`, each with one or more overrides. Raises UsageError for a text
-    without overrides or with an unclosed quote."""
+    """The changes that the user names by `what_if=`, each with one or more overrides.
+
+    Raises UsageError for a text without overrides or with an unclosed quote.
+    """
     asked = [_split(text) for text in texts]
     return [Change(overrides=each, is_asked=True, text=" ".join(each)) for each in asked]
 
@@ -69,20 +72,21 @@ def _split(text: str) -> tuple[str, ...]:
 
 
 def transforms_samples(job: Job) -> bool:
-    """True if each sample is transformed by itself, so that whole batches might be instead."""
+    """True if samples are transformed one by one: whole batches on the device may be faster."""
     is_identity = traits_of(TransformTraits, job.transform).is_identity
     return not is_identity and job.transform.where == "worker"
 
 
 def _fewer_threads(job: Job) -> list[int]:
     """Smaller numbers of torch's threads that are worth trying."""
-    # One thread, because loader and step often compete for cores; and as many threads as the quota
-    # gives cores, because torch does not know the quota and starts a thread for each visible core.
+    # One thread, because loader and step often compete for cores; and one thread for each core of
+    # the quota, because torch ignores the quota and starts a thread for each visible core.
     present = job.torch_threads or torch.get_num_threads()
     return [each for each in dict.fromkeys((1, usable_cores())) if each < present]
 
 
 def _numbers_of_workers() -> list[int]:
+    """Numbers of workers that are worth trying: at most two for each core."""
     cores = usable_cores()
     return sorted(each for each in {0, 1, 2, 4, cores} if each <= 2 * cores)
 
@@ -94,7 +98,7 @@ def _other_loaders(job: Job) -> Iterator[tuple[str, ...]]:
 
 
 def _ahead_of_the_loop(job: Job) -> Iterator[tuple[str, ...]]:
-    """Changes of prefetching and pinning."""
+    """Overrides for more prefetching, and for pinning."""
     loading = job.loading
     has_device = torch.accelerator.is_available()
     if loading.num_workers and loading.prefetch_factor != DEEP_PREFETCH:
@@ -107,8 +111,8 @@ def _ahead_of_the_loop(job: Job) -> Iterator[tuple[str, ...]]:
 
 
 def _without_workers(job: Job) -> tuple[str, ...]:
-    """Overrides for no workers, and for no setting that needs workers."""
-    # A job with such a setting and without workers is unsupported.
+    """Overrides that remove the workers, and reset each setting that needs workers."""
+    # A job without workers is unsupported if it has a setting that needs workers.
     needless = worker_settings(prefetches_by_process=job.prefetches_by_process)
     resets = (
         as_override(name, DECLARED[name].default)
@@ -119,7 +123,7 @@ def _without_workers(job: Job) -> tuple[str, ...]:
 
 
 def _fastloop(job: Job) -> tuple[str, ...]:
-    """Overrides for FastLoader, without settings that it does not honour."""
+    """Overrides for FastLoader, which also reset the settings that it does not honour."""
     loading = job.loading
     workers = _without_workers(job) if loading.num_workers else ()
     return ("loader=fastloop", *workers, *(("pin_memory=false",) if loading.pin_memory else ()))

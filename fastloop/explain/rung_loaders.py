@@ -1,4 +1,7 @@
-"""The loader of a rung: the job's own loader, with substitutes for all parts above the rung."""
+"""Open the loader of a rung: the job's own loader, with substitutes for all parts above the rung.
+
+The substitutes are ready batches, samples or files: they are in memory before the epoch begins.
+"""
 
 from __future__ import annotations
 
@@ -31,22 +34,22 @@ from fastloop.trial.page_cache import ReopenableLoader, open_reopenable
 from fastloop.trial.window import Consumer
 
 MOST_READY = 8
-"""Number of batches that stand in for all others; an epoch repeats them."""
+"""Maximum number of ready batches; an epoch repeats them instead of loading others."""
 READY_S = 1.0
-"""Seconds after which no further batch is made to stand in for others: samples may be very slow."""
+"""Seconds after which no further ready batch or sample is made: samples may be very slow."""
 TIMED_SHARES = 3
 """Number of copies to shared memory that are timed; the result is their median."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class SubstituteLoader:
-    """A loader that replaces a job's own; a function opens it."""
+    """A loader that replaces the job's own, with epochs that `open_epochs` opens."""
 
     open_epochs: Callable[[], AbstractContextManager[Epochs]]
     store: ClassVar[None] = None
 
     def open(self, prepared: PreparedData, plan: Plan) -> AbstractContextManager[Epochs]:  # noqa: ARG002
-        """The epochs of the function."""
+        """Open the epochs by `open_epochs`; both arguments are ignored."""
         return self.open_epochs()
 
 
@@ -107,10 +110,10 @@ class ReadyFiles:
 
 
 def _hand_over(leaf: torch.Tensor, rows: int) -> torch.Tensor:
-    """The leaf's first rows; in a worker as a copy in new shared memory."""
+    """The first rows of a batch's tensor; in a worker, copied to new shared memory."""
     leaf = leaf[:rows] if leaf.ndim else leaf
     # In a worker, default_collate writes its batch to shared memory. A ready batch has to be
-    # written, too, or the hand-off would seem cheaper than it is.
+    # written, too: otherwise the hand-off would seem cheaper than it is.
     return leaf if get_worker_info() is None else default_collate([leaf])[0]
 
 
@@ -127,7 +130,7 @@ def share_seconds(batch: Tree) -> float:
 
 
 def take_batches(context: JobContext) -> list[Tree]:
-    """Host batches of full size, as the loader delivers them, to be repeated."""
+    """Ready batches of full size on the host, as the loader delivers them."""
     with context.open_loader() as loader:
         start_ns = now_ns()
         batches = []
@@ -162,8 +165,10 @@ def open_rung(
 
 
 def _copy_only(context: JobContext, ready: Tree) -> Callable[[Tree], Tree]:
-    """A function that copies a batch to the device, and returns a batch that is transformed
-    already: the transform on the device is a rung of its own, after the copy."""
+    """A function that copies a batch to the device, but returns `ready`, a transformed batch.
+
+    The transform on the device is a rung of its own, above the copy.
+    """
     place = context.loop_delivery()
 
     def deliver(batch: Tree) -> Tree:
@@ -226,6 +231,7 @@ def _some_indices(context: JobContext) -> list[int]:
 
 
 def _make_samples(samples: Any, indices: list[int]) -> list[Tree]:
+    """The samples of these indices, in order, until READY_S has passed."""
     start_ns = now_ns()
     made = []
     for index in indices:
@@ -236,7 +242,7 @@ def _make_samples(samples: Any, indices: list[int]) -> list[Tree]:
 
 
 def _files_in_memory(context: JobContext, samples: Any) -> Any:
-    """The samples, with images decoded from files in memory; all others as they are."""
+    """The samples: images are decoded from files in memory, other samples are made as usual."""
     if not (reads_images(context.job) and isinstance(samples, LabelledImages)):
         return samples
     indices = _some_indices(context)

@@ -1,4 +1,7 @@
-"""The work of one process: epochs of one rung with their waits, or the times of single batches."""
+"""Measure a job in one process: `time_rung` times epochs of a rung, `time_batches` single batches.
+
+A rung is the job without some of its parts. `ExplainedJob` starts a new process for each call.
+"""
 
 from __future__ import annotations
 
@@ -35,26 +38,28 @@ epochs are repeated until LEAST_TIMED_S is reached."""
 TIMED_CLONES = 5
 """Number of copies of a batch that are timed; the shortest time counts."""
 END = object()
-"""The end of an epoch; None may be a batch, for example of a collate_fn that leaves out broken
-samples."""
+"""Marks the end of an epoch. None can't mark it: a batch may be None, for example from a collate_fn
+that leaves out broken samples."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class EpochTimes:
-    """Epochs of one rung in one process; each may be only the beginning of an epoch of the job."""
+    """Times of epochs of one rung in one process; each may be the beginning of a whole epoch."""
 
     seconds: float
     """Mean seconds of an epoch."""
     batches: int
     """Number of batches in each of these epochs."""
     first_wait_s: float
-    """Median wait for the first batch of an epoch."""
+    """Median seconds of the wait for the first batch of an epoch."""
     later_wait_s: float
-    """Mean wait for any other batch."""
+    """Mean seconds of the wait for any other batch."""
     end_s: float
-    """Median time from the last step of an epoch until the loop ends, in which workers end."""
+    """Median seconds from the last step of an epoch until the loop ends, in which workers end."""
     share_s: float = 0.0
-    """Time to write a ready batch to new shared memory, as workers do; 0: there are no workers."""
+    """Seconds to write a ready batch to new shared memory, as workers do; 0: no workers."""
+    place_s: float | None = None
+    """Seconds of an epoch in which batches are placed on the device; None: not measured."""
 
     @property
     def start_up_s(self) -> float:
@@ -68,15 +73,14 @@ class EpochTimes:
         return waits_s / self.seconds
 
     def whole_epoch_s(self, batches: int) -> float:
-        """Seconds of an epoch with this number of batches. A longer epoch starts up only once,
-        too."""
+        """Seconds of an epoch with this number of batches, which also starts up only once."""
         pace_s = (self.seconds - self.start_up_s) / self.batches
         return self.seconds + (batches - self.batches) * pace_s
 
 
 @dataclass(frozen=True, kw_only=True)
 class BatchTimes:
-    """Seconds, and CPU seconds of this process, in which each batch was loaded and stepped on."""
+    """Times of loading and of stepping, for each batch: seconds and CPU seconds of this process."""
 
     load_s: list[float] = field(default_factory=list)
     load_cpu_s: list[float] = field(default_factory=list)
@@ -87,21 +91,37 @@ class BatchTimes:
     first_batch_s: float = 0.0
     """Seconds from opening the loader to its first batch on the device."""
     clone_s: float = 0.0
-    """Time to copy a batch in memory."""
+    """Seconds to copy a batch in memory."""
     torch_threads: int = 1
     difference: float = 0.0
-    """The absolute logarithm of the ratio of the two passes from which these times were taken; 0:
-    there was one pass."""
+    """Absolute logarithm of the ratio of two passes' mean seconds per batch, if the times are from
+    two passes; 0: there was one pass."""
 
     @property
     def load_cpu_share(self) -> float:
         """CPU time of loading the batches, as a share of the time that loading takes.
 
-        Waits for a core do not count: on a busy machine, samples that compute would seem to wait
-        for a disk.
+        That time excludes waits for a core. With them, loading that only computes would seem to
+        wait for a disk on a busy machine.
         """
         seconds = sum(self.load_s) - sum(self.load_delay_s)
         return min(1.0, sum(self.load_cpu_s) / seconds) if seconds > 0 else 1.0
+
+
+@dataclass
+class TimedDelivery:
+    """A function that delivers batches to the step, with a clock around it."""
+
+    deliver: Consumer
+    total_ns: int = 0
+    """Nanoseconds of all calls."""
+
+    def __call__(self, batch: Tree) -> Any:
+        """Deliver the batch."""
+        start_ns = now_ns()
+        placed = self.deliver(batch)
+        self.total_ns += now_ns() - start_ns
+        return placed
 
 
 def time_rung(job: Job, prepared: PreparedData, rung: Part, number: int) -> EpochTimes:
@@ -112,11 +132,14 @@ def time_rung(job: Job, prepared: PreparedData, rung: Part, number: int) -> Epoc
     context = start_job(job, prepared, number)
     host = take_batches(context)
     session = benchmark_of(job).session(context.build_setup(host[0]))
-    with open_rung(context, rung, host) as (loader, deliver):
+    # On other devices a copy may run beside the loop, and a clock would not see all of it.
+    is_timed = rung is Part.COPY and context.device.type == "cpu"
+    with open_rung(context, rung, host) as (loader, own_delivery):
+        deliver = TimedDelivery(own_delivery) if is_timed else own_delivery
         consume, _ = session.start(deliver)
         drain(loader.epochs, consume, job.epochs, context.device)
-        # Only the last rung, the job as it is, has a cold cache. So its difference from the rung
-        # below is the time of reading.
+        # Only the last rung, which is the job as it is, may have a cold cache. So its difference
+        # from the rung below contains the time of reading.
         if rung is rungs_of(job, prepared)[-1]:
             set_cache_state(job.cache, prepared.files, loader)
         times = _time_window(context, session, loader, deliver)
@@ -215,6 +238,7 @@ def _clone_seconds(batch: Tree) -> float:
 def _record(
     times: BatchTimes, batches: Iterator[Tree], consume: Consumer, context: JobContext
 ) -> None:
+    """Append the times of batches until MOST_TIMED, TIMED_S or the end of the epoch is reached."""
     begun_ns = now_ns()
     while len(times.load_s) < MOST_TIMED:
         start_delay_ns = core_delay_ns()
@@ -240,7 +264,7 @@ def _record(
 def _time_window(
     context: JobContext, session: Session, loader: ReopenableLoader, deliver: Consumer
 ) -> EpochTimes:
-    """Times of enough whole epochs to take min_window_s; of one epoch if the cache is cold."""
+    """Times of epochs that together take min_window_s; of one epoch if the cache is cold."""
     # shortest_window_s is zero with a cold cache, because a second epoch would find it warm.
     shortest_s = context.job.shortest_window_s
     times = _time_epochs(context, session, loader.epochs, deliver, 1)
@@ -254,17 +278,21 @@ def _time_epochs(
     consume, _ = session.start(deliver)
     waits: list[list[int]] = []
     synchronize(context.device)
+    placed_ns = deliver.total_ns if isinstance(deliver, TimedDelivery) else 0
     start_ns = now_ns()
     for number in range(count):
         waits.append(consume_epoch(epochs(number), consume))
     synchronize(context.device)
-    return summarize_epochs(waits, seconds_between(start_ns, now_ns()))
+    times = summarize_epochs(waits, seconds_between(start_ns, now_ns()))
+    if isinstance(deliver, TimedDelivery):
+        times = replace(times, place_s=(deliver.total_ns - placed_ns) / 1e9 / count)
+    return times
 
 
 def summarize_epochs(waits: Sequence[Sequence[int]], seconds: float) -> EpochTimes:
     """The times of epochs that took `seconds` together.
 
-    waits: of each epoch, the results of `consume_epoch`.
+    waits: for each epoch, the list that `consume_epoch` returned.
     """
     count = len(waits)
     later = [wait_ns for epoch in waits for wait_ns in epoch[1:-1]]
@@ -278,7 +306,10 @@ def summarize_epochs(waits: Sequence[Sequence[int]], seconds: float) -> EpochTim
 
 
 def consume_epoch(batches: Iterable[Tree], consume: Consumer) -> list[int]:
-    """Nanoseconds of the wait for each batch, the first one with iter(), and for the end."""
+    """Consume an epoch, and return the nanoseconds of each wait: for every batch, then for the end.
+
+    The first wait includes iter().
+    """
     waits = []
     asked_ns = now_ns()
     iterator = iter(batches)

@@ -1,5 +1,7 @@
-"""The rungs of a ladder: on each, the job runs without the parts above it. Also words for the
-decoding of a job's images."""
+"""List the rungs of a job's ladder: on each rung, the job runs without the parts above the rung.
+
+Also find the facts of a job on which its rungs and its verdict depend.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +10,7 @@ from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
 
+from fastloop.core.benchmark import runs_model
 from fastloop.core.parts import Part
 from fastloop.core.plan import CANONICAL_COLLATE
 from fastloop.core.prepared_data import PreparedData
@@ -16,7 +19,7 @@ from fastloop.trial.job import Job
 
 FORMAT_NAMES = {".jpg": "JPEG", ".jpeg": "JPEG", ".png": "PNG", ".webp": "WebP", ".bmp": "BMP"}
 MOST_LISTED = 200
-"""Number of files by which the format is judged."""
+"""Maximum number of files that are looked at to find the commonest image format."""
 
 
 def rungs_of(job: Job, prepared: PreparedData) -> tuple[Part, ...]:
@@ -53,8 +56,7 @@ def overlaps(job: Job) -> bool:
 
 def benchmark_name(job: Job) -> str:
     """The benchmark that is explained: the last one with a model, or else the last one."""
-    # Benchmarks with a model have a limit by replay, which measures steps on ready batches.
-    with_model = [name for name, each in job.benchmark.items() if each.limit == "replay"]
+    with_model = [name for name, each in job.benchmark.items() if runs_model(each)]
     return (with_model or list(job.benchmark))[-1]
 
 
@@ -68,10 +70,12 @@ def reads_images(job: Job) -> bool:
 
 
 def _collates(job: Job) -> bool:
+    """True if the job's loader applies a collate of the job."""
     return bool({"collate", CANONICAL_COLLATE} & {*getattr(job.loader, "honours", ())})
 
 
 def _last_rung(job: Job) -> Part:
+    """The rung of all loading, for a loader that is not built on torch's DataLoader."""
     if traits_of(LoaderTraits, job.loader).unknown_files:
         return Part.UNATTRIBUTED
     return Part.READ if job.loader.store is not None else Part.DECODE

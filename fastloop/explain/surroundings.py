@@ -16,7 +16,7 @@ from fastloop.trial.job import Job
 from fastloop.trial.page_cache import files_below, resident_fraction
 
 MOST_FILES = 1000
-"""Number of files that are asked for their cached pages, spread evenly over all files."""
+"""Maximum number of files in which cached pages are counted, spread evenly over all files."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,11 +33,12 @@ class Surroundings:
     in_memory: float | None
     """Share of the pages of the job's files that were in memory before it ran; None: unknown."""
     gain_without_quota: float | None
-    """Share of an epoch that all visible cores would save, by the model; None: no prediction."""
+    """Share of an epoch that the job would save on all visible cores without the quota, by the
+    model; None: no such quota, or no prediction."""
     machine_cores: int
     """Number of the machine's cores, whether the job may use them or not."""
     load_cpu_share: float
-    """CPU time of making a batch in the loop, as a share of the time that it takes."""
+    """CPU time of making a batch in the loop, as a share of the time of making it."""
 
     @property
     def available_cores(self) -> float:
@@ -47,16 +48,21 @@ class Surroundings:
 
 @dataclass(frozen=True, kw_only=True)
 class Beginning:
-    """Facts about the surroundings that passes change, so they are read before any pass."""
+    """Facts about the surroundings, read before any pass because passes change these facts.
+
+    A pass is a timed run of the job or of a part of it.
+    """
 
     in_memory: float | None
+    """Share of the pages of the job's files that are in memory; None: unknown."""
     periods: QuotaPeriods
+    """The counters of the quota's periods."""
 
 
 def look_before(files: Sequence[Path]) -> Beginning:
     """The state before any pass: cached pages of these files, and the counters of the quota."""
     paths = files_below(files)
-    # -(-a // b) rounds up, so that at most MOST_FILES are left; without files the step is 1.
+    # -(-a // b) rounds up, so at most MOST_FILES files are selected; without files the step is 1.
     looked_at = paths[:: -(-len(paths) // MOST_FILES) or 1]
     return Beginning(in_memory=resident_fraction(looked_at), periods=count_periods())
 
@@ -66,7 +72,8 @@ def look_after(
 ) -> Surroundings:
     """The surroundings of a job after its passes.
 
-    measured: the input of the model; None if the model misses the job, so that it predicts nothing.
+    measured: the input of the model; None if the model misses the job's time, so nothing is
+    predicted.
     without_workers: the times of the job's batches without workers.
     """
     quota, visible = cpu_quota(), count_affinity()

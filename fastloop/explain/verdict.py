@@ -1,4 +1,4 @@
-"""The verdict on a ladder: a word for the job, and the sentences that give the reason."""
+"""Judge a ladder: the verdict is a word for the cause, with sentences that give the reason."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ WORTH_IMPROVING = 0.10
 of a script's loop. This is a choice and not a measurement; the study in experiments/explain uses
 the same threshold."""
 MOST_UNSURE = 0.25
-"""The verdict is `step` only if the interval of that share ends at or below this value. It is above
-WORTH_IMPROVING because the intervals of few rounds are wide: otherwise many healthy jobs would get
-no verdict."""
+"""The verdict is `step` only if the interval of the share that a perfect loader saves ends at or
+below this value. The value is above WORTH_IMPROVING because the intervals of few rounds are wide:
+otherwise many healthy jobs would get no verdict."""
 MOST_UNATTRIBUTED = 0.05
 """The greatest share of an epoch, beyond noise, by which the sum of the parts may differ from the
 whole."""
@@ -64,8 +64,10 @@ def judge(ladder: Ladder, name: str, first_batch_s: float, decoding: str = "") -
 
 
 def add_threads(verdict: Verdict, what_ifs: Sequence[WhatIf]) -> Verdict:
-    """The verdict. If fewer of torch's threads were tried and save at least WORTH_IMPROVING, its
-    first sentence says so as well."""
+    """The verdict, with the proven gain of fewer torch threads added to its first sentence.
+
+    A gain below WORTH_IMPROVING is not added.
+    """
     # Threads that wait for each other slow down steps and loading alike, so no other part of the
     # verdict shows them.
     tried = [
@@ -88,11 +90,11 @@ def verdict_lines(verdict: Verdict, more: str = "") -> list[str]:
 
 
 def needs_more_rounds(ladder: Ladder) -> bool:
-    """True if it is open whether the loader is worth improving, or which of its parts is the
-    greatest."""
+    """True if the rounds don't tell whether the loader is worth improving, or which part of it is
+    the greatest."""
     wait = ladder.wait_share
-    # A verdict can be given although the interval contains the threshold, but only if no more
-    # rounds may be added.
+    # `judge` may accept an interval that contains the threshold. While rounds can be added, that
+    # interval is a reason to add some.
     if not _is_sure(ladder) or wait.low < WORTH_IMPROVING < wait.high:
         return True
     return wait.value >= WORTH_IMPROVING and _leading_row(ladder).sure_greatest < LEAST_CERTAINTY
@@ -113,8 +115,7 @@ def _is_sure(ladder: Ladder) -> bool:
 
 
 def _find_cause(ladder: Ladder, phrases: dict[Part, str]) -> tuple[Part, str]:
-    """The part that is the cause of the wait, and the sentence that says so, or why none is
-    named."""
+    """The part that causes the wait, or UNATTRIBUTED, and the sentence that gives the reason."""
     if ladder.residue > MOST_UNATTRIBUTED:
         return Part.UNATTRIBUTED, _describe_misfit(ladder)
     # If less than half of the wait is in next(), the rest is in slower steps, which the ladder
@@ -233,6 +234,7 @@ def _show_seconds(seconds: float) -> str:
 
 
 def _describe_noise(ladder: Ladder) -> str:
+    """The sentence on the noise of the passes, with advice."""
     if ladder.rounds == 1:
         return f"One round shows no noise, and {show_percent(ladder.noise)} is assumed; {ADVICE}"
     return f"Passes vary by {show_percent(ladder.noise)} from round to round; {ADVICE}"

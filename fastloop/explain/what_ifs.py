@@ -1,4 +1,7 @@
-"""Changes of a job: which ones are possible, and the best run in rounds with the job as it is."""
+"""Find the possible changes of a job, try the most promising ones, and list their gains.
+
+A what-if is a change with its predicted gain and, if it was tried, its realised gain.
+"""
 
 from __future__ import annotations
 
@@ -21,13 +24,15 @@ from fastloop.trial.job import Job
 from fastloop.trial.support import check_support
 
 STEPS_AFTER = 1
-"""Number of steps that follow the changes: an epoch is recorded."""
-# Torch's threads, which compete among each other or with workers, are the most common cause. The
-# cost of a cold page cache can't be predicted, and is proposed only if files were not in memory.
+"""Number of progress steps of `explain` after the changes were tried: an epoch is recorded."""
+# Torch's threads, which compete among each other or with workers, are the most common cause of a
+# slow loop. The cost of a cold page cache can't be predicted; cache=cold is proposed only if files
+# were not in memory.
 ALWAYS_TRIED = ("torch_threads=1", "cache=cold")
 COMMON_SETTINGS = ("num_workers", "decoder")
 """Settings that remove the other common causes."""
 AS_IS = "as it is"
+"""Name of the unchanged job beside the names of the changes."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,7 +43,7 @@ class ChangedJob:
     job: Job
     predicted_gain: Estimate | None = None
     """Share of an epoch that the change saves, by the model. None if nothing is predicted yet, the
-    model misses the job as it is, or no measurement tells the gain."""
+    model misses the time of the job as it is, or no measurement allows a prediction."""
 
     @property
     def name(self) -> str:
@@ -52,7 +57,10 @@ def find_changed_jobs(
     overrides: Sequence[str],
     compose: Callable[[Sequence[str]], Job],
 ) -> list[ChangedJob]:
-    """The changes that this machine and this data support."""
+    """The changes that this machine and this data support, each with the changed job.
+
+    overrides: those of the job's command line. compose: makes a job from overrides.
+    """
     found = []
     for change in changes:
         job = _resize(explained, compose(change.apply(overrides))).job
@@ -60,7 +68,7 @@ def find_changed_jobs(
             check_support(job)
         except Unsupported:
             continue
-        # A store would freeze random samples, and has no place for broken ones.
+        # A store would keep one version of each random sample, and can't hold broken samples.
         is_stored = job.loader.store is not None
         if not (is_stored and (explained.prepared.random or explained.prepared.broken)):
             found.append(ChangedJob(change=change, job=job))
@@ -68,7 +76,7 @@ def find_changed_jobs(
 
 
 def _resize(explained: ExplainedJob, job: Job) -> ExplainedJob:
-    """The changed job, with as many samples in its epochs as the job as it is."""
+    """The changed job, with about the same number of samples in an epoch as the job as it is."""
     size = explained.job.loading.batch_size / job.loading.batch_size
     batches = explained.job.batches and max(1, math.ceil(explained.job.batches * size))
     job = replace(job, batches=batches, benchmark={benchmark_name(job): benchmark_of(job)})
@@ -77,10 +85,13 @@ def _resize(explained: ExplainedJob, job: Job) -> ExplainedJob:
 
 
 def choose(changes: Sequence[ChangedJob], tries: int) -> list[ChangedJob]:
-    """The changes to try: the best by prediction, the most promising one for each common cause,
-    ALWAYS_TRIED, and all that the user named."""
-    # Changes without a prediction rank equally; other loaders come first among them, as they may
-    # save all of the work of loading.
+    """The changes to try: the most promising ones, and all that the user named.
+
+    The most promising ones are the best by prediction, the best for each of COMMON_SETTINGS, and
+    ALWAYS_TRIED. tries: number of the best by prediction; 0: only the changes that the user named.
+    """
+    # A change without a prediction counts as a gain of 0. Among equal changes other loaders come
+    # first, as they may save all of the work of loading.
     loaders = _changes_of("loader", changes)
     ranked = sorted(changes, key=lambda each: (-_prediction_of(each), each not in loaders))
     promising = [each for each in ranked if _may_gain(each)]
@@ -97,6 +108,7 @@ def _changes_of(setting: str, changes: Sequence[ChangedJob]) -> list[ChangedJob]
 
 
 def _may_gain(each: ChangedJob) -> bool:
+    """True unless the predicted gain is too small to be worth trying."""
     return each.predicted_gain is None or each.predicted_gain.value >= LEAST_GAIN
 
 
@@ -107,10 +119,10 @@ def _prediction_of(each: ChangedJob | WhatIf) -> float:
 def try_changed_jobs(
     present: ExplainedJob, chosen: Sequence[ChangedJob], num_rounds: int, seconds: float | None
 ) -> dict[str, Estimate]:
-    """The realised gain of each chosen change, in rounds with the job as it is.
+    """Name of a change -> its realised gain, from rounds that also time the job as it is.
 
-    present.expect_steps is called with the number of steps that are left, which depends on the
-    changes.
+    present.expect_steps is called with the number of progress steps that remain, which depends on
+    the changes.
     """
     jobs = {AS_IS: present}
     for each in chosen:
@@ -137,7 +149,7 @@ def try_changed_jobs(
 def list_what_ifs(
     changes: Sequence[ChangedJob], gains: dict[str, Estimate], request: JobRequest
 ) -> tuple[WhatIf, ...]:
-    """All changes: first the tried ones by their gain, then the others by prediction."""
+    """All changes, the best first: the tried ones by their gain, then the others by prediction."""
     what_ifs = [
         WhatIf(
             change=each.name,
@@ -152,8 +164,10 @@ def list_what_ifs(
 
 
 def find_best(what_ifs: Sequence[WhatIf]) -> WhatIf | None:
-    """The change with the greatest gain beyond noise that is worth following; None: there is
-    none."""
+    """The change with the greatest realised gain that is beyond noise and at least LEAST_GAIN.
+
+    None: no change has such a gain.
+    """
     proven = [
         each
         for each in what_ifs
@@ -169,5 +183,6 @@ def _gain(what_if: WhatIf) -> float:
 
 
 def _place(what_if: WhatIf) -> tuple[bool, float]:
+    """The key for sorting: tried changes first, the greatest gain first."""
     gain = what_if.realised_gain
     return gain is None, -(gain.value if gain else _prediction_of(what_if))

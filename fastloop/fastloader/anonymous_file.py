@@ -1,8 +1,8 @@
-"""Anonymous files: memory that a process hands over to another one.
+"""Anonymous files: memory that a process hands over to another process.
 
-Such a file is in no folder. So it takes no space in /dev/shm, which has 64 MiB in a container by
-default. The kernel frees it when the last process that uses it ends, however that process ends. All
-of the memory is allocated at once, or the call fails: a page that can't be allocated when it is
+An anonymous file is in no folder. So it takes no space in /dev/shm, which has 64 MiB in a container
+by default. The kernel frees it when the last process that uses it ends, however that process ends.
+All of the memory is allocated at once, or the call fails: a page that can't be allocated when it is
 written to would end the process by SIGBUS.
 """
 
@@ -18,6 +18,7 @@ from tempfile import TemporaryFile
 from fastloop.core.cgroup import memory_left, usable_memory_bytes
 
 MEMINFO = Path("/proc/meminfo")
+"""Linux's file with the memory that the machine has left; other systems lack it."""
 
 
 def create_file(nbytes: int) -> int:

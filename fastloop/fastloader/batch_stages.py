@@ -30,7 +30,9 @@ from fastloop.fastloader.thread_map import UNFINISHED, Part
 Group = Sequence[np.ndarray]
 """The indices of batches that are made together."""
 Batches = BatchSource | StreamBatches | ProcessBatches
+"""An object that makes the batches of a group."""
 MadeBatches = Sequence[Tree | FailedBatch]
+"""The batches of a group; an error takes the place of a batch that has failed."""
 Transform = Callable[[Tree, list[int]], Tree]
 """(batch, indices of its samples) -> the delivered batch."""
 

@@ -1,4 +1,4 @@
-"""An epoch's indices: read from a user's sampler piece by piece, checked, and cut into batches."""
+"""Read the indices of an epoch from a sampler in pieces, check them, and cut them into batches."""
 
 from __future__ import annotations
 
@@ -96,15 +96,16 @@ def to_integers(indices: Iterable[Any]) -> np.ndarray:
 def cut_batches(
     pieces: Iterable[np.ndarray], batch_size: int, drop_last: bool
 ) -> Iterator[Iterator[np.ndarray]]:
-    """The int64 batches that end in each piece, to be read before those of the next piece."""
+    """For each piece, an iterator over the int64 batches that end in it. A caller must read it
+    before it asks for the next one."""
     pending: list[np.ndarray] = []
     count = 0
     for piece in pieces:
         pending.append(piece)
         count += len(piece)
         if count >= batch_size:
-            # Rows of the last batches may come from several pieces: the rest of each is kept for
-            # the next.
+            # A batch may have indices from several pieces: those that fill no batch are kept for
+            # the next piece.
             indices = np.concatenate(pending).astype(np.int64, copy=False)
             whole = count - count % batch_size
             yield _slices(indices[:whole], batch_size)

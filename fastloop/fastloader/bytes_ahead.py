@@ -17,9 +17,9 @@ AHEAD_BYTES = 64 << 20
 NUMBER_NBYTES = 32
 """Approximate bytes of a Python number."""
 MOST_PARTS, MOST_ITEMS = 512, 32
-"""An estimate looks at MOST_PARTS parts of a batch at most, and at MOST_ITEMS items of a list that
-has more items than the estimate has room for, or only SMALL_TYPES: counting all of 8,000 texts
-would take as long as reading them."""
+"""An estimate looks at MOST_PARTS parts of a batch at most. It looks at MOST_ITEMS items at most of
+a list that has only items of SMALL_TYPES, or more items than the estimate has room for: counting
+all of 8,000 texts would take as long as reading them."""
 SMALL_TYPES = frozenset((str, bytes, int, float))
 """Types of items that count little each."""
 RECHECK_S = 1.0
@@ -59,10 +59,10 @@ def _leaf_nbytes(leaf: Any) -> int | None:
 def estimate_nbytes(batches: Any) -> int:
     """The approximate number of bytes of batches, found in less than a millisecond.
 
-    All parts of a level count before those of the level below, so that a large tensor beside many
-    small parts is not left out. Of a long list, or of more parts than an estimate looks at, only
-    some count, each for its neighbours too; parts of kinds that count_nbytes does not count are
-    left out.
+    All parts of a level of the tree are counted before the parts of the level below, so that a
+    large tensor beside many small parts is not left out. If a list is long, or if there are more
+    parts than an estimate looks at, only some parts are counted, and each stands for its
+    neighbours. Parts of kinds that count_nbytes does not count are left out.
 
     >>> estimate_nbytes((["four"] * 1000, object()))
     4000
@@ -133,10 +133,11 @@ class UsualSize:
 class BytesAhead:
     """A limit on the results that threads make ahead: a thread waits until it may make another.
 
-    Results that are ready count with their own size, and those that are being made with a usual
-    one. If they have more than AHEAD_BYTES together, nothing new is begun except the next `least`
-    items. So a few large results among small ones do not stop the threads, and results that grow
-    have at most AHEAD_BYTES, besides what the threads are making when they begin to grow.
+    Results that are ready count with their own size, and results that are being made count with the
+    usual size. If their sum exceeds AHEAD_BYTES, no new item is begun except the next `least`
+    items. A few large results among small ones therefore do not stop the threads. If results grow,
+    those made ahead have at most AHEAD_BYTES, apart from the ones that threads are making when the
+    growth begins.
     """
 
     def __init__(self, least: int, usual: UsualSize) -> None:
@@ -185,7 +186,7 @@ class BytesAhead:
             self._changed.notify_all()
 
     def end(self) -> None:
-        """Let no thread wait any longer."""
+        """End the epoch: waiting threads return at once, and begin no further item."""
         with self._changed:
             self._is_ended = True
             self._changed.notify_all()

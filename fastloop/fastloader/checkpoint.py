@@ -1,8 +1,7 @@
-"""A loader's state: its epoch, the batches that it has delivered, and the sources of their order.
+"""The state of a loader, which state_dict saves and load_state_dict resumes within an epoch.
 
-Position has the epoch and the number of its batches that have been delivered. RandomSources has the
-states of generators and samplers, which are saved at the start of an epoch and restored to resume
-it.
+Position has the epoch and the number of its batches that have been delivered. Randomness saves
+the states of generators and samplers at the start of an epoch, and restores them to resume it.
 """
 
 from __future__ import annotations
@@ -27,18 +26,19 @@ State = dict[str, Any]
 `drawn_from` (random states at its start); `settings`; `dataset`, the state of an iterable that
 has one, and HAS_ENDED; while an epoch runs, STREAMED and PENDING."""
 STREAMED = "streamed"
-"""The state's key for a dict: for a number of delivered batches, it has the `dataset` and HAS_ENDED
-of the state at that time. Batches that were made ahead have entries, too."""
+"""The state's key for a dict: number of delivered batches -> `dataset` and HAS_ENDED of the state
+at that time. Batches that were made ahead have entries, too."""
 HAS_ENDED = "has_ended"
-"""The state's key for True, if an iterable with a state of its own has no more samples."""
+"""The state's key for True, which says that an iterable with a state of its own has no more
+samples."""
 PENDING = "pending"
-"""The state's key for a function that returns `drawn_from`, if the epoch draws its order when its
-first batch is asked for."""
+"""The state's key for a function that returns `drawn_from`. The state has it if the epoch draws its
+order only when its first batch is asked for."""
 
 
 @dataclass
 class Position:
-    """The epoch of the next iteration, and the state of the one that runs or was left early."""
+    """The next iteration's epoch, and the state of the epoch that runs or was left early."""
 
     epoch: int = 0
     state: State | None = None
@@ -61,7 +61,7 @@ class Position:
         return state | streamed.get(state["delivered"], {})
 
     def set_epoch(self, epoch: int) -> None:
-        """Let the next iteration be this epoch; a state loaded within this epoch is kept.
+        """Set the number of the next iteration's epoch; a loaded state of this epoch is kept.
 
         Raises ValueError for a number below 0.
         """
@@ -75,7 +75,7 @@ class Position:
             self.is_loaded = False
 
     def load(self, state: State) -> None:
-        """Let the next iteration continue this state."""
+        """Load a state, which the next iteration continues."""
         # Some formats of checkpoints return arrays or tensors for numbers.
         numbers = {name: index(state[name]) for name in ("epoch", "delivered")}
         self.state = {**state, **numbers}
@@ -88,14 +88,14 @@ class Position:
         """
         return self.state["drawn_from"].get(name) if self.state and self.is_loaded else None
 
-    def begin(self, make_state: Callable[[], State]) -> tuple[State, State | None]:
+    def begin(self, make_state: Callable[[], State]) -> tuple[State, RandomStates | None]:
         """The state of the iteration that begins, and the random states to restore before it."""
         if self.state is None or not self.is_loaded:
             self.state = make_state()
         return self.state, self.state["drawn_from"] if self.is_loaded else None
 
     def advance(self, state: State) -> None:
-        """Let the next iteration be the epoch after this state's."""
+        """Set the next iteration's epoch to the one after this state's epoch."""
         self.is_loaded = False
         self.epoch = state["epoch"] + 1
 
@@ -105,7 +105,7 @@ class Position:
             self.state = None
 
 
-States = dict[str, Any]
+RandomStates = dict[str, Any]
 """The numbers that an epoch has drawn, and the random states from which its order follows: a
 state's `drawn_from`."""
 DETERMINISTIC = torch.Tensor, np.ndarray, list, tuple, range, PiecewiseSampler
@@ -116,19 +116,19 @@ one of them: all ranks may load the state that one has saved."""
 
 
 @dataclass(frozen=True)
-class RandomSources:
+class Randomness:
     """The generator and the sampler, if any, from which a loader's epoch draws its order."""
 
     generator: torch.Generator | None
     sampler: Any
 
-    def states(self) -> States:
+    def states(self) -> RandomStates:
         """The states of the generator, the sampler, and the samplers that this one wraps.
 
         A sampler's state is its state_dict(), or else its generator's state and its epoch; torch's
         global random state is added if none of the samplers has either.
         """
-        states: States = {}
+        states: RandomStates = {}
         if self.generator is not None:
             states["generator"] = self.generator.get_state()
         # None is tested first: between two epochs it takes 50 us to find that it satisfies no
@@ -141,19 +141,19 @@ class RandomSources:
                 states["torch"] = torch.get_rng_state()
         return states
 
-    def pending_states(self, drawn: States) -> States:
+    def pending_states(self, drawn: RandomStates) -> RandomStates:
         """The numbers that an epoch has drawn, with the states from which its order follows."""
         states = drawn | self.states()
         if self.generator is None:
             states["torch"] = torch.get_rng_state()
         return states
 
-    def draw_base(self, moments: DrawMoments, loaded: States | None) -> States:
+    def draw_base(self, moments: DrawMoments, loaded: RandomStates | None) -> RandomStates:
         """The base seed of an epoch that begins, with the states that its order depends on.
 
-        loaded: the random states of a loaded state, if the epoch continues one. If that state was
-        saved before its epoch had drawn the base seed, the seed is the number that would have been
-        drawn then; torch's global generator draws a number all the same.
+        loaded: the random states of a loaded state; None if the epoch continues no state. If the
+        state was saved before its epoch had drawn the base seed, the seed is the number that the
+        epoch would have drawn. torch's global generator draws a number in any case.
         """
         if loaded is None:
             return {BASE_SEED: moments.draw_base(self.generator)}
@@ -173,13 +173,17 @@ class RandomSources:
             moments.keep_base(drawn[BASE_SEED])
         return drawn
 
-    def draw_order_seed(self, drawn: States) -> int:
-        """The seed of a shuffled order; like `draw_base` for an epoch that had not begun."""
+    def draw_order_seed(self, drawn: RandomStates) -> int:
+        """The seed of a shuffled order, drawn from torch's saved state if `drawn` has one.
+
+        torch's global generator draws a number in any case, as in `draw_base`.
+        """
         return self._draw_as_then(drawn, draw_seed(None))
 
     @staticmethod
-    def _draw_as_then(drawn: States, number: int) -> int:
-        """The number, or the one that follows on torch's saved state, which moves on in `drawn`."""
+    def _draw_as_then(drawn: RandomStates, number: int) -> int:
+        """The given number if `drawn` has no state of torch. Otherwise a number that is drawn from
+        this state; `drawn` then has the state after that draw."""
         if "torch" not in drawn:
             return number
         with torch.random.fork_rng(devices=[]):
@@ -188,14 +192,14 @@ class RandomSources:
             drawn["torch"] = torch.get_rng_state()
         return number
 
-    def restore(self, states: States | None) -> AbstractContextManager[None]:
+    def restore(self, states: RandomStates | None) -> AbstractContextManager[None]:
         """Restore the states, if any; torch's global random state only within this context.
 
         Entering raises ValueError for the states of a loader with other generators or samplers.
         """
         return nullcontext() if states is None else self._restore(states)
 
-    def _check(self, states: States) -> list[Any]:
+    def _check(self, states: RandomStates) -> list[Any]:
         """The samplers that these states belong to; raises ValueError for states of another
         loader.
         """
@@ -210,7 +214,7 @@ class RandomSources:
         return samplers
 
     @contextmanager
-    def _restore(self, states: States) -> Iterator[None]:
+    def _restore(self, states: RandomStates) -> Iterator[None]:
         samplers = self._check(states)
         saved = states.get("samplers", [])
         if self.generator is not None:
@@ -230,20 +234,20 @@ class RandomSources:
                 sampler.set_epoch(epoch)
 
 
-def order_settings(order: EpochOrder) -> States:
+def order_settings(order: EpochOrder) -> dict[str, Any]:
     """An order's ORDER_SETTINGS, as built-in types that any checkpoint format can hold."""
     settings = {name: getattr(order, name) for name in ORDER_SETTINGS}
     # Blocks is not a built-in type, which is all that some formats of checkpoints load.
     return settings | {"shuffle": str(settings["shuffle"])}
 
 
-def initial_state(epoch: int, states: States, order: EpochOrder) -> States:
+def initial_state(epoch: int, states: RandomStates, order: EpochOrder) -> State:
     """A loader's state at the start of an epoch, with these random states."""
     settings = order_settings(order)
     return {"epoch": epoch, "delivered": 0, "drawn_from": states, "settings": settings}
 
 
-def check_settings(state: States, order: EpochOrder) -> None:
+def check_settings(state: State, order: EpochOrder) -> None:
     """Raise ValueError for a state that was saved by a loader with another order's settings, and
     TypeError for an object that is not a state."""
     if not isinstance(state, Mapping):
@@ -263,7 +267,7 @@ def check_settings(state: States, order: EpochOrder) -> None:
     _check_position(state)
 
 
-def _check_position(state: States) -> None:
+def _check_position(state: State) -> None:
     """Raise ValueError for a state that names no position of an epoch."""
     for name in ("epoch", "delivered"):
         value: Any = state.get(name)
@@ -274,11 +278,11 @@ def _check_position(state: States) -> None:
         raise ValueError(f"state['drawn_from']={value}: allowed is a dict of random states")
 
 
-def _sampler_state(sampler: Any) -> States:
+def _sampler_state(sampler: Any) -> dict[str, Any]:
     # The state is copied, because the sampler may return the very dict that it goes on changing.
     if hasattr(sampler, "state_dict") and hasattr(sampler, "load_state_dict"):
         return {"state_dict": deepcopy(sampler.state_dict())}
-    state: States = {}
+    state: dict[str, Any] = {}
     if isinstance(generator := getattr(sampler, "generator", None), torch.Generator):
         state["generator"] = generator.get_state()
     if hasattr(sampler, "set_epoch") and hasattr(sampler, "epoch"):
@@ -286,7 +290,7 @@ def _sampler_state(sampler: Any) -> States:
     return state
 
 
-def _restore_sampler(sampler: Any, state: States) -> None:
+def _restore_sampler(sampler: Any, state: dict[str, Any]) -> None:
     if "state_dict" in state:
         sampler.load_state_dict(deepcopy(state["state_dict"]))
     if "generator" in state:

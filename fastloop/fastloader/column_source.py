@@ -1,6 +1,7 @@
-"""Batches that the calling thread gathers from columns, and the columns of a tree.
+"""ColumnSource, the columns of a user's tree, from which the calling thread gathers batches.
 
-Each column gathers by the native core if it can, and by numpy and torch otherwise.
+`column_source` makes it. Each column gathers its rows by the native core if possible, and by numpy
+and torch otherwise.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Check whether a dataset is still as a loader opened it: a program may change it between two
-epochs, and DataLoader then delivers the changed one.
+"""DatasetWatch, which checks whether a dataset has been changed since a loader opened it.
 
-A Dataset that is read through its own `__getitem__` needs no watch. One that is read natively was
-asked once for its memory, or its files.
+A program may change a dataset between two epochs, and DataLoader then delivers the changed samples.
+A Dataset that is read through its own `__getitem__` needs no watch. A dataset that is read natively
+was asked only once for its memory or its files.
 """
 
 from __future__ import annotations

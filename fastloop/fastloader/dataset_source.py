@@ -1,4 +1,4 @@
-"""Sources of samples that are read one by one and collated, such as torch's map-style Datasets."""
+"""DatasetSource, which makes batches of a map-style Dataset: it reads samples and collates them."""
 
 from __future__ import annotations
 

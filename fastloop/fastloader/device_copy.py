@@ -1,4 +1,4 @@
-"""Batches that are copied to a device ahead of their use, concurrently with its other work.
+"""DeviceCopies, which copies batches to a device ahead of their use, beside the device's work.
 
 No memory is overwritten while it is copied from. A block of pinned memory that has been freed is
 reused by torch's allocator only after all copies from it are complete. For other memory, the
@@ -36,7 +36,7 @@ class CopyStream:
         return nullcontext() if self._stream is None else torch.cuda.stream(self._stream)
 
     def follow_caller(self) -> None:
-        """Let this stream wait for all work queued so far on the caller's stream."""
+        """Make this stream wait for all work queued so far on the caller's stream."""
         if self._stream is not None:
             self._stream.wait_stream(torch.cuda.current_stream(self.device))
 

@@ -1,8 +1,9 @@
-"""Errors in place of batches: the batches after an error are still delivered.
+"""FailedBatch, an error in place of a batch: the batches after the error are still delivered.
 
 DataLoader does so: next() raises the error of a sample, and the following next() has the following
 batch. A program that passes over broken samples relies on it. If a user's code raises
-StopIteration, another error takes its place, because it would end the epoch as if it were complete.
+StopIteration, another error takes its place, because a StopIteration would end the epoch as if all
+batches had been delivered.
 """
 
 from __future__ import annotations

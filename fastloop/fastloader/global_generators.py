@@ -39,9 +39,9 @@ class GlobalGenerator:
     restore: Callable[[Any], None]
     """Set the state that `save` has returned."""
     watch: Callable[[], Any]
-    """Something that compares equal until a number is drawn."""
+    """Return a value that compares equal to earlier ones unless a number was drawn in between."""
     rewind: Callable[[Any], None]
-    """Set the state at the time of a result of `watch`."""
+    """Set the state that the generator had when `watch` returned this value."""
 
 
 # torch.manual_seed would seed the generators of all devices as well, and torch.get_rng_state would

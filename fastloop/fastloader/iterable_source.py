@@ -1,5 +1,7 @@
-"""Sources that can only be iterated over, such as torch's IterableDataset: read by the loop,
-or ahead of it by one thread or by DataLoader's worker processes."""
+"""IterableSource, which makes batches of a source without indices, such as an IterableDataset.
+
+The loop reads the source, or one thread or DataLoader's worker processes read it ahead of the loop.
+"""
 
 from __future__ import annotations
 
@@ -91,8 +93,9 @@ class IterableSource:
     def _open(self, state: State, draws: SampleDraws) -> Iterator[Any] | None:
         """The iterator, if the iterable is its own iterator; else None.
 
-        Samples that such an iterable has read are gone, for other loaders too: its state is noted
-        before it reads anything. It is opened before that, as its `__iter__` may begin again.
+        The samples that such an iterable has read are gone, for other loaders too. Its state is
+        therefore noted before it reads anything, but after it is opened, because its `__iter__` may
+        begin again.
         """
         if not isinstance(self.iterable, Iterator):
             return None
@@ -165,8 +168,11 @@ class IterableSource:
 
 
 def shuffle_pipe(source: Any, shuffle: Any) -> tuple[Any, Any]:
-    """A pipe of torch.utils.data.datapipes with shuffling switched on or off, as DataLoader does,
-    and the value of `shuffle` that is left; other sources as they are."""
+    """(source, shuffle) after a pipe of torch.utils.data.datapipes has applied `shuffle` itself.
+
+    As in DataLoader, shuffling within the pipe is switched on or off, and the returned shuffle is
+    None. For other sources, and shuffle=None, both are returned unchanged.
+    """
     if not isinstance(source, IterDataPipe) or shuffle is None:
         return source, shuffle
     return graph_settings.apply_shuffle_settings(source, shuffle=shuffle), None

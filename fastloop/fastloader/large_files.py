@@ -50,10 +50,10 @@ def may_read_directly(source: object, shuffle: object) -> bool:
 def use_direct_reads(
     source: ColumnSource, indices: np.ndarray, num_pieces: int
 ) -> ColumnSource | None:
-    """A source that may be read directly, with direct reads; None if they would not pay.
+    """The source with direct reads, past the page cache; None if these would save no time.
 
-    They pay if the pieces in flight do not exceed MEMORY_SHARE of memory, and the indices form
-    stretches of STRETCH_BYTES on average.
+    Direct reads save time if the pieces in memory do not exceed MEMORY_SHARE of memory, and the
+    indices form stretches of STRETCH_BYTES on average.
 
     indices: those of the epoch's first piece, which are requested at once. num_pieces: the number
     of such pieces in memory at a time, if they are shuffled.

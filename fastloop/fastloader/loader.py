@@ -1,7 +1,7 @@
-"""FastLoader: torch's DataLoader with threads that prepare batches ahead of their use.
+"""The class FastLoader: torch's DataLoader with threads that prepare batches ahead of their use.
 
-Its settings are attributes. They may be assigned to between two epochs, and then hold from the next
-epoch on.
+Each setting is an attribute. A program may assign to a setting between two epochs; the next epoch
+then uses the new value.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from fastloop.fastloader.loader_settings import (
     plain_number,
     warn_of_settings,
 )
-from fastloop.fastloader.native_stream import PieceTimes
+from fastloop.fastloader.native_stream import WorkTimes
 from fastloop.fastloader.open_source import as_dataset
 from fastloop.fastloader.order import EpochOrder, LoaderOrder
 from fastloop.fastloader.paced_samplers import draw_batches
@@ -53,8 +53,8 @@ DEFAULTED = (
     "prefetch_factor",
     "num_threads",
 )
-"""Settings that are kept as private attributes. The public attributes of these names have the
-values that the loader uses if None is given."""
+"""Settings that are kept as private attributes. If such a setting is None, the public attribute of
+its name has the value that the loader uses instead."""
 SETTING_ATTRIBUTES = [f"_{name}" if name in DEFAULTED else name for name in SETTINGS]
 read_values = attrgetter(*SETTING_ATTRIBUTES)
 """The values of a loader's settings as they are now, in the order of SETTINGS."""
@@ -78,11 +78,11 @@ class FastLoader(Generic[T_co]):
     """Batches of a tree of tensors and arrays, or of a Dataset, prepared by threads or by the loop.
 
     An iteration delivers the batches of one epoch, each a tree of CPU tensors unless `device` says
-    otherwise. Parameters that DataLoader also has keep its meaning and order; those that are not
-    listed here are DataLoader's. If a sample raises an error, next() raises it in place of that
-    batch, and the next call continues with the following one; an index out of bounds (IndexError)
-    ends the epoch. Batches may be kept and written to; a small one keeps the memory of its
-    neighbours, about 1 MiB.
+    otherwise. Parameters that DataLoader also has keep its meaning and order; see DataLoader for
+    parameters that are not listed here. If a sample raises an error, next() raises the error in
+    place of the batch, and the next call continues with the following batch; an index out of bounds
+    (IndexError) ends the epoch. Batches may be kept and written to; a small batch that is kept also
+    keeps the memory of its neighbours, about 1 MiB.
 
     Args:
         dataset: a tree (tuple, dict, table, ...) of tensors, arrays, memory maps and columns
@@ -191,8 +191,9 @@ class FastLoader(Generic[T_co]):
     def __setattr__(self, name: str, value: Any) -> None:
         """Assign to a setting, with effect on the next epoch.
 
-        An invalid value of those in REOPENING_SETTINGS is not kept. The others may exclude each
-        other until all are assigned: they are checked when they are used.
+        If a value of a setting in REOPENING_SETTINGS is invalid, the setting keeps its old value.
+        Other settings are checked when they are used, because two settings may exclude each other
+        until both have been assigned.
         """
         # __init__ assigns before the source is opened for the first time.
         if name not in REOPENING_SETTINGS or "_reading" not in self.__dict__:
@@ -218,7 +219,8 @@ class FastLoader(Generic[T_co]):
         Raises ValueError and TypeError for settings that are invalid with this source.
         """
         self._reading = open_reading(settings)
-        # It is made here so that an invalid order raises now, and not in the first epoch.
+        # The epochs are made here, because an invalid order then raises its error now and not when
+        # the first epoch begins.
         self._last_epochs = open_epochs(settings, self._reading)
 
     def _follow_dataset(self) -> None:
@@ -320,25 +322,27 @@ class FastLoader(Generic[T_co]):
         Python, which also apply transforms, read Datasets and copy to devices."""
         return self._epochs.engine.name
 
-    def record_pieces(self) -> PieceTimes | None:
-        """Record which thread of the native core makes which piece and when, in epochs that begin
-        from now on; None if the core is not used. For pictures: it costs two clock readings per
-        piece."""
+    def record_pieces(self) -> WorkTimes | None:
+        """Record which thread of the native core makes which piece of the batches, and when.
+
+        This applies to epochs that begin after this call, and costs two clock readings per piece.
+        The records serve to draw pictures. None if the core is not used.
+        """
         return self._epochs.engine.record()
 
     @property
     def _epochs(self) -> LoaderEpochs:
-        """The epochs of the settings, which may be assigned to between epochs.
+        """The epochs of the present settings, made again if a setting or num_samples has changed.
 
-        They are kept, because making them takes as long as a batch, and the first batch of an epoch
-        would wait for it.
+        Otherwise they are kept: making them takes as long as a batch, and the first batch of an
+        epoch would wait for it.
         """
         last = self._last_epochs
         if last is None or not last.are_of(read_values(self), self.num_samples):
             settings = self._settings
             reading = self._reading
-            # batch_size=None, and a sampler of lists, say how the source is read. A dataset whose
-            # length has changed has to be opened again.
+            # The source is opened again if batch_size or the sampler asks for another kind of items
+            # (samples, batches or lists), or if the length of the dataset has changed.
             if not reading.is_for(settings):
                 reading = open_reading(settings)
             last = open_epochs(settings, reading)
@@ -358,16 +362,19 @@ class FastLoader(Generic[T_co]):
         self._reading = self._reading.reopen(self._settings)
 
     def set_epoch(self, epoch: int) -> None:
-        """Set the next iteration's epoch, also of the sampler; keeps a state loaded within it."""
+        """Set the number of the next iteration's epoch, and call set_epoch of the sampler.
+
+        A loaded state of this epoch is kept.
+        """
         self._position.set_epoch(epoch)
-        self._epochs.sources.set_epoch(epoch)
+        self._epochs.randomness.set_epoch(epoch)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the loader's position, for `load_state_dict`.
 
-        It holds the epoch, how many of its batches have been delivered, the random states at its
-        start, and the order's settings. All ranks may load one rank's. After an epoch that was left
-        early it is the position at which it was left.
+        The state holds the epoch, the number of its delivered batches, the random states at its
+        start, and the order's settings. All ranks may load the state of one rank. After an epoch
+        that was left early, the state is the position at which the loop left it.
 
         Raises ValueError with in_order=False: the number of delivered batches does not say which
         ones were delivered.
@@ -387,14 +394,17 @@ class FastLoader(Generic[T_co]):
         self._position.load(state)
 
     def __iter__(self) -> Iterator[Tree]:
-        """Start an epoch. Its threads end with it, even if it is left early; those of the native
-        core wait a second for the next epoch after a whole one."""
+        """Start an epoch, and return an iterator over its batches.
+
+        The epoch's threads end with it, even if the loop leaves it early. After a whole epoch, the
+        native core's threads wait a second for the next epoch.
+        """
         self._follow_dataset()
         epochs = self._epochs
         position = self._position
         state, drawn_from = position.begin(partial(epochs.begin_state, position.epoch))
         batches = epochs.start(state, drawn_from, partial(position.finish, state))
-        # This comes last, so that the next iteration tries an epoch again that could not begin.
+        # This comes last: if an epoch fails to begin, the next iteration tries the same epoch.
         position.advance(state)
         return batches
 
@@ -406,13 +416,14 @@ class FastLoader(Generic[T_co]):
         return self._batches_of(self._epochs.order)
 
     def _single_indices(self) -> Iterator[int]:
-        """The indices of the next epoch one by one, as a DataLoader's sampler gives them, with
-        those of a batch that drop_last drops.
+        """The indices of the next epoch one by one, as a DataLoader's sampler gives them.
+
+        They include the indices of a batch that drop_last drops.
         """
         return chain.from_iterable(self._batches_of(self._whole_order))
 
     def _num_indices(self) -> int:
-        """The number of `_single_indices`."""
+        """The number of indices that `_single_indices` yields."""
         order = self._whole_order
         return order.rank_share(order.num_samples)
 

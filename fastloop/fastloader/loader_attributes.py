@@ -1,4 +1,4 @@
-"""Attributes that a FastLoader shares with DataLoader: its samplers and its collate_fn."""
+"""The values of FastLoader's attributes sampler, batch_sampler and collate_fn, as in DataLoader."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class Collation:
     collate: Callable[[Any], Tree]
     transform: Callable[[Tree], Tree]
     is_unbatched: bool = False
-    """True if it gets single samples."""
+    """True if it is called with a single sample instead of a list."""
 
     def __call__(self, samples: Sequence[Tree]) -> Tree:
         """The transformed batch."""

@@ -1,4 +1,4 @@
-"""The epochs of a loader, as long as its settings stay as they are.
+"""LoaderEpochs, which begins the epochs of a loader as long as its settings stay as they are.
 
 If the loader has a seed, the seeds of all epochs follow from it. With seed=None an epoch draws the
 numbers that DataLoader would draw, at the same moments, see torch_draws.py.
@@ -12,7 +12,7 @@ from functools import partial
 from operator import is_
 from typing import Any
 
-from fastloop.fastloader.checkpoint import PENDING, RandomSources, State, States, initial_state
+from fastloop.fastloader.checkpoint import PENDING, Randomness, RandomStates, State, initial_state
 from fastloop.fastloader.columns.column import Tree
 from fastloop.fastloader.epoch_engines import choose_engine
 from fastloop.fastloader.iterable_source import IterableSource
@@ -44,9 +44,12 @@ class LoaderEpochs:
 
     settings: LoaderSettings
     order: EpochOrder
-    sources: RandomSources
+    randomness: Randomness
+    """The generator and the sampler that the order is drawn from."""
     engine: NativeEpochs | PythonEpochs
+    """The native core or Python, which makes the batches."""
     moments: DrawMoments
+    """The moments at which epochs draw random numbers, if seed is None."""
 
     def are_of(self, values: tuple[Any, ...], num_samples: int | None) -> bool:
         """True if these are the epochs of a loader with these settings and this number of
@@ -60,19 +63,19 @@ class LoaderEpochs:
 
     def begin_state(self, epoch: int) -> State:
         """The state of an epoch that begins; with seed=None it has yet to draw."""
-        states = {} if self.order.seed is None else self.sources.states()
+        states = {} if self.order.seed is None else self.randomness.states()
         return initial_state(epoch, states, self.order)
 
     def waiting_state(self, epoch: int) -> State:
         """The state of an epoch that has not begun."""
         if self.order.seed is None:
             kept = self.moments.base
-            states = self.sources.pending_states({} if kept is None else {BASE_SEED: kept})
+            states = self.randomness.pending_states({} if kept is None else {BASE_SEED: kept})
         else:
-            states = self.sources.states()
+            states = self.randomness.states()
         return initial_state(epoch, states, self.order)
 
-    def start(self, state: State, loaded: States | None, finish: Callable[[], None]) -> Epoch:
+    def start(self, state: State, loaded: RandomStates | None, finish: Callable[[], None]) -> Epoch:
         """Iterate over the rest of an epoch, and count its batches in the state.
 
         loaded: the random states to restore, if a state is continued. finish: called after the last
@@ -80,16 +83,18 @@ class LoaderEpochs:
         """
         return give_length(self._start(state, loaded, finish), self.order)
 
-    def _start(self, state: State, loaded: States | None, finish: Callable[[], None]) -> Epoch:
+    def _start(
+        self, state: State, loaded: RandomStates | None, finish: Callable[[], None]
+    ) -> Epoch:
         seed = self.order.seed
         if seed is None:
             return self._start_as_dataloader(state, loaded, finish)
         seeds = epoch_seeds(seed, state["epoch"])
-        epoch_start = EpochStart(seeds, self.sources.restore(loaded))
+        epoch_start = EpochStart(seeds, self.randomness.restore(loaded))
         return self.engine.start(self.order, state, finish, epoch_start)
 
     def _start_as_dataloader(
-        self, state: State, loaded: States | None, finish: Callable[[], None]
+        self, state: State, loaded: RandomStates | None, finish: Callable[[], None]
     ) -> Epoch:
         """Begin an epoch with the draws of DataLoader, at its moments."""
         # The draws are found once, because finding them takes some of the time of a short epoch.
@@ -99,14 +104,14 @@ class LoaderEpochs:
         # iterator begins the epoch. Persistent workers keep the iterator, so that later epochs open
         # the sampler once.
         opens_again = self.moments.lead and self.moments.base is None
-        drawn = state["drawn_from"] = self.sources.draw_base(self.moments, loaded)
+        drawn = state["drawn_from"] = self.randomness.draw_base(self.moments, loaded)
         if opens_again and opened is not None:
             opened = self._open_directly(draws)
         begin = partial(self._begin_as_dataloader, state, draws, loaded is not None, finish, opened)
         # Without workers DataLoader draws in the first next(): so does this epoch.
         if self.moments.lead or not draws.at_start:
             return begin()
-        state[PENDING] = partial(self.sources.pending_states, drawn)
+        state[PENDING] = partial(self.randomness.pending_states, drawn)
         return begin_later(begin)
 
     def _open_directly(self, draws: OrderDraws) -> Iterator[Any] | None:
@@ -132,9 +137,9 @@ class LoaderEpochs:
         order = self.order
         epoch = state["epoch"]
         if not is_loaded:
-            drawn |= self.sources.states()
+            drawn |= self.randomness.states()
         if draws.has_seed and ORDER_SEED not in drawn:
-            drawn[ORDER_SEED] = self.sources.draw_order_seed(drawn)
+            drawn[ORDER_SEED] = self.randomness.draw_order_seed(drawn)
         is_drawn_each_epoch = not self.moments.keeps_base
         # Several ranks draw no seed: they take DistributedSampler's, which is 0, plus the epoch.
         order_seed = drawn.get(ORDER_SEED, epoch)
@@ -142,7 +147,7 @@ class LoaderEpochs:
             order_seed, drawn[BASE_SEED], is_base=True, is_drawn_each_epoch=is_drawn_each_epoch
         )
         lead = self.moments.lead
-        restored = self.sources.restore(drawn if is_loaded else None)
+        restored = self.randomness.restore(drawn if is_loaded else None)
         epoch_start = EpochStart(seeds, restored, lead, opened)
         delivered = int(state["delivered"])
         batches = self.engine.start(order, state, finish, epoch_start)
@@ -150,7 +155,7 @@ class LoaderEpochs:
         if leftover is None:
             return batches
         # DataLoader's sampler is `lead` batches ahead of the loop, and draws the leftover when it
-        # comes to its end. If the epoch has fewer batches than that, this is in iter().
+        # comes to its end. It reaches its end in iter() if the epoch has fewer than `lead` batches.
         count = leftover.batch - lead - delivered
         if count < 0:
             leftover.draw()
@@ -169,6 +174,6 @@ def open_epochs(settings: LoaderSettings, reading: Reading) -> LoaderEpochs:
         order = order_of_stream(settings, source.num_samples, is_sharded=source.is_sharded)
     else:
         order = order_of_indices(settings, len(source))
-    sources = RandomSources(settings.generator, settings.user_sampler)
+    randomness = Randomness(settings.generator, settings.user_sampler)
     engine = choose_engine(settings, reading, order)
-    return LoaderEpochs(settings, order, sources, engine, reading.moments)
+    return LoaderEpochs(settings, order, randomness, engine, reading.moments)

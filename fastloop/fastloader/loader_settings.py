@@ -1,4 +1,4 @@
-"""Check FastLoader's settings, and warn about those of DataLoader that have no effect."""
+"""LoaderSettings, the checked settings of a FastLoader, and warnings about those without effect."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ NOT_USED = {
     "pin_memory_device": ("", "device= delivers batches there, from pinned memory"),
     "in_order": (True, "batches come in order unless several threads or processes make them"),
 }
-"""DataLoader's parameters that may have no effect: the default of each, and FastLoader's substitute
-as the warning says it."""
+"""DataLoader's parameters that may have no effect -> (default value, FastLoader's substitute in the
+words of the warning)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -190,7 +190,7 @@ class LoaderSettings:
 
     @property
     def target(self) -> torch.device | None:
-        """The device of the batches with its current index; None if they stay on the CPU.
+        """The device of the batches, with an index if it is CUDA's; None if they stay on the CPU.
 
         Raises ValueError for a CUDA device that torch does not see, and for a name that is not a
         device's.
@@ -214,10 +214,14 @@ class LoaderSettings:
 
 
 SETTINGS = tuple(field.name for field in fields(LoaderSettings))
+"""The names of all settings, in the order of the fields of LoaderSettings."""
 
 
 def plain_number(number: Any) -> Any:
-    """An int in place of an integer of numpy, for processes and the core; others as they are."""
+    """Convert an integer of any type, such as numpy's, to int; return anything else unchanged.
+
+    Processes and the native core get only plain ints.
+    """
     return int(number) if isinstance(number, Integral) else number
 
 

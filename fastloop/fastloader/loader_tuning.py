@@ -16,8 +16,11 @@ from fastloop.fastloader.process_reading import ProcessReading
 
 # The reasons for these numbers are in Tuning's docstring; experiments/fastloader has measurements.
 GROUP_BYTES = 4 << 20
+"""Approximate bytes of the batches that are copied to a device together."""
 UNTHREADED_BYTES = 1 << 19
+"""Maximum bytes of an epoch of cheap samples that is made without threads."""
 MAX_THREADS = 4
+"""Maximum number of threads that is chosen for samples that do not wait."""
 MAX_WAITING_THREADS = 16
 """Maximum number of threads for samples that wait for a disk or a network: they hardly need
 cores."""
@@ -25,7 +28,7 @@ cores."""
 
 @dataclass(frozen=True)
 class Tuning:
-    """The sizes and numbers chosen for a source.
+    """The number of threads that read a source, and the limits of their reading ahead.
 
     num_threads: as many threads as usable cores (affinity and cgroup quota), with these limits:
 
@@ -38,8 +41,8 @@ class Tuning:
     - No thread if Python copies rows, without the native core.
     - A Dataset that is not thread-safe, and an iterable, have one thread at most; an iterable has
       none unless one is asked for, or processes read it.
-    - The threads of a Dataset take turns with the loop if they should save time (Pace), and are up
-      to waiting_threads if its samples wait.
+    - The threads of a Dataset take turns with the loop if they should save time (LoopOrThreads),
+      and are up to waiting_threads if its samples wait.
 
     prefetch_factor: two batches ahead for each thread, or one if two for each would exceed
     AHEAD_BYTES. If batches turn out larger, threads wait until AHEAD_BYTES suffice (is_bounded).
@@ -50,13 +53,14 @@ class Tuning:
     num_threads: int
     prefetch_factor: int
     group_rows: int = 1
-    """Rows of batches that are copied to a device together: GROUP_BYTES of them."""
+    """Rows of the batches that are copied to a device together, GROUP_BYTES in all."""
     is_adaptive: bool = False
-    """True: the threads begin only if they save time, see Pace."""
+    """True: the threads begin only if they save time, see LoopOrThreads."""
     waiting_threads: int = 0
     """Maximum number of threads that read samples that wait; 0: num_threads."""
     is_bounded: bool = False
-    """True: batches ahead have AHEAD_BYTES, see BytesAhead; False: as many as the numbers say."""
+    """True: AHEAD_BYTES limit the batches made ahead, see BytesAhead; False: only num_threads and
+    prefetch_factor limit their number."""
     num_cores: int = field(default_factory=usable_cores)
     """Cores that the threads and the loop's step share."""
 
@@ -70,8 +74,8 @@ def choose_processes(settings: LoaderSettings, source: object) -> ProcessReading
     """The processes that read a Dataset, if any do; raises ValueError if this system can't start
     them.
 
-    Rows are read by threads, which do not hold the interpreter's lock, and so is a Dataset that
-    threads may share.
+    Threads read rows of columns, because they do so without the interpreter's lock. They also read
+    a Dataset that threads may share.
     """
     processes = settings.workers
     if processes is None or not isinstance(source, DatasetSource) or source.is_thread_safe:
@@ -182,9 +186,9 @@ def _tune_iterable(settings: LoaderSettings, source: IterableSource) -> Tuning:
             f"num_threads={num_threads} with an IterableDataset: allowed are {allowed}"
         )
     if num_threads is None:
-        # A thread waits for the processes, if some read it. Otherwise the loop reads: samples that
-        # a thread has read ahead would be lost to a program that leaves an epoch early, and goes on
-        # with an iterable that carries on where it was.
+        # If processes read the iterable, a thread waits for their batches. Otherwise the loop reads
+        # it. Some iterables continue after an epoch that was left early: samples that a thread had
+        # read ahead would then be lost.
         num_threads = 1 if source.workers else 0
     ahead = settings.prefetch_factor
     return Tuning(num_threads, ahead or 2, is_bounded=ahead is None)

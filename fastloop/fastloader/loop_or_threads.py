@@ -1,4 +1,4 @@
-"""Choose between the loop and threads by the times of the batches that each has read."""
+"""LoopOrThreads, which chooses whether the loop or threads read a Dataset, by the times of both."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from fastloop.fastloader.loader_tuning import Tuning
 from fastloop.fastloader.read_times import ReadTimes
 
 LONG_NS, CONFIRMED_LONG = 20_000_000, 2
-"""Threads get a turn after CONFIRMED_LONG batches in a row for which they should have saved time,
-instead of CONFIRMED, if they should have saved more than LONG_NS for the last one."""
+"""Threads get a turn after CONFIRMED batches in a row for which they should have saved time.
+CONFIRMED_LONG batches suffice if the saving for the last one is more than LONG_NS."""
 FEWEST_COMPARED = 3
 """Minimum number of batches of each way, from one epoch, that are compared."""
 FORGIVING = 64
@@ -30,14 +30,15 @@ the other's time. A turn in which one way takes longer by more than the factor e
 
 
 @dataclass
-class Pace:
-    """The number of threads that save time by reading ahead, judging by the batches of a loader so
+class LoopOrThreads:
+    """The number of threads that save time by reading ahead, judging by the loader's batches so
     far.
 
-    If samples are cheap, or the loop only traverses them, the loop reads faster itself. If threads
-    should save time, they take turns with the loop until one of the two ways has proven faster:
-    threads may still take the cores, or Python's lock, from a step that needs them. Batches are the
-    same in all cases. Only batches of one epoch are compared: another one may have other steps.
+    If samples are cheap, or if the loop has no work between them, the loop reads faster itself. If
+    threads should save time, they take turns with the loop until one of the two ways has proven
+    faster: threads may still take the cores, or Python's lock, from a step that needs them. The
+    batches are the same in both ways. Only batches of one epoch are compared, because another epoch
+    may have other steps.
     """
 
     num_threads: int = 0
@@ -78,9 +79,9 @@ class Pace:
     def note_failure(self) -> None:
         """Note that the loop could read a batch that a thread could not.
 
-        After the second one, with few batches of threads between them, the loop reads from now on:
-        the samples can't be read in another thread. The first one may have been an error that has
-        passed, so that threads go on.
+        After one failure threads go on, because the error may have passed. If threads fail again
+        within FORGIVING batches, the loop reads all later batches: the samples can't be read in
+        another thread.
         """
         if self.num_since_failure < FORGIVING:
             self.needs_loop = True
@@ -92,7 +93,7 @@ class Pace:
         """Forget the times of another epoch."""
         self.loop_ns = self.threads_ns = ()
 
-    def note(self, between_ns: int) -> None:
+    def note_time(self, between_ns: int) -> None:
         """Note the time from a batch to the next one, which was read in this turn's way."""
         if self.num_threads:
             self.num_since_failure += 1
@@ -136,7 +137,7 @@ class Pace:
         self.num_threads = self.turn_threads if self.evidence >= 0 else 0
         self.batches_left = TURN << min(40, 2 * self.num_comparisons)
 
-    def begin_turn(self, times: ReadTimes, tuning: Tuning) -> None:
+    def decide_on_threads(self, times: ReadTimes, tuning: Tuning) -> None:
         """Give the threads a turn if they should have saved time for some batches, up to this
         one."""
         if self.batches_left or self.num_threads or self.is_decided:

@@ -1,4 +1,4 @@
-"""Epochs with batches made by the native core."""
+"""NativeEpochs, the engine that starts epochs with batches made by the native core."""
 
 from __future__ import annotations
 
@@ -11,12 +11,11 @@ import numpy as np
 
 from fastloop.fastloader.checkpoint import State
 from fastloop.fastloader.columns.column import Tree
+from fastloop.fastloader.native_order import NativeOrder, is_fed
 from fastloop.fastloader.native_stream import (
     Delivery,
-    NativeOrder,
-    PieceTimes,
     StreamPlan,
-    is_fed,
+    WorkTimes,
     open_stream,
 )
 from fastloop.fastloader.order import EpochOrder, LoaderOrder
@@ -32,9 +31,9 @@ class NativeEpochs:
     plan: StreamPlan
     name: ClassVar[str] = "native"
 
-    def record(self) -> PieceTimes:
+    def record(self) -> WorkTimes:
         """Record the times of pieces in the epochs that begin from now on."""
-        self.source.times = PieceTimes()
+        self.source.times = WorkTimes()
         return self.source.times
 
     def start(

@@ -1,6 +1,7 @@
-"""The native engine: an epoch's batches, made by threads that never run Python.
+"""Streams of the native core: iterators over an epoch's batches, made by threads without Python.
 
-The core draws an order itself, or is fed with its indices piece by piece.
+`open_stream` starts one. The core computes the order of the samples itself, or Python feeds it with
+the indices piece by piece.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ import atexit
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, NamedTuple, TypeGuard
+from typing import Any, NamedTuple
 from weakref import WeakSet
 
 import numpy as np
@@ -19,13 +20,9 @@ from torch._C import _from_dlpack  # pyright: ignore[reportAttributeAccessIssue]
 from fastloop.fastloader.batch_memory import open_pool
 from fastloop.fastloader.columns.column import Column
 from fastloop.fastloader.columns.native_rows import open_column
-from fastloop.fastloader.feistel import FeistelPermutation
 from fastloop.fastloader.load_native_core import load_core
+from fastloop.fastloader.native_order import NativeOrder, Piece, is_fed, open_order
 
-ARRAY, SEQUENTIAL, RANDPERM, FEISTEL, FED = range(5)
-"""The core's kinds of orders."""
-PIECE = 1 << 16
-"""Number of indices of a core's order that are drawn at once if Python makes the batches."""
 BLOCK_BYTES = 1 << 20
 """Batches are made in blocks of about this size: it fits a core's own cache, and the hand-over of
 one costs less than a hundredth of making it."""
@@ -44,89 +41,6 @@ MOST_LAZY_ROWS = 4096
 sampler may be slow, or endless."""
 MOST_PIECES = 1 << 16
 """Maximum number of pieces of an epoch that are recorded."""
-
-Piece = tuple[np.ndarray, np.ndarray | None]
-"""Indices, and the int64 sizes of their batches if the batch size is not fixed."""
-
-
-@dataclass(frozen=True)
-class SourceOrder:
-    """The samples in their own order; a rank has every world_size-th of them, from `rank` on."""
-
-    num_samples: int
-    rank: int = 0
-    world_size: int = 1
-
-
-@dataclass(frozen=True)
-class SeededOrder:
-    """The order of torch.randperm for this seed, of fewer than 2^32 / 20 samples."""
-
-    num_samples: int
-    seed: int
-    rank: int = 0
-    world_size: int = 1
-
-
-@dataclass(frozen=True)
-class FeistelOrder:
-    """The order of a FeistelPermutation."""
-
-    permutation: FeistelPermutation
-    rank: int = 0
-    world_size: int = 1
-
-
-NativeOrder = np.ndarray | SourceOrder | SeededOrder | FeistelOrder | Iterator[Piece]
-"""An array of int32 or int64 indices, an order that the core computes, or pieces that are read as
-the epoch proceeds."""
-
-
-def is_fed(order: NativeOrder) -> TypeGuard[Iterator[Piece]]:
-    """True if the core is fed with the order piece by piece."""
-    # isinstance(order, Iterator) takes longer, and this is asked between two epochs.
-    return not isinstance(order, (SeededOrder, SourceOrder, FeistelOrder, np.ndarray))
-
-
-def open_order(order: NativeOrder, num_samples: int, pool: Any = None) -> Any:
-    """The core's order, which takes its memory from the pool, if there is one.
-
-    Raises ValueError for 2^32 / 20 samples or more of a SeededOrder.
-    """
-    core = load_core()
-    assert core is not None
-    match order:
-        case np.ndarray():
-            return core.Order(ARRAY, num_samples, array=np.ascontiguousarray(order))
-        case SourceOrder():
-            return core.Order(SEQUENTIAL, order.num_samples, order.rank, order.world_size)
-        case SeededOrder():
-            # Only this order needs memory for each sample.
-            settings = {} if pool is None else {"pool": pool}
-            seed = order.seed % 2**64
-            return core.Order(
-                RANDPERM, order.num_samples, order.rank, order.world_size, seed, **settings
-            )
-        case FeistelOrder():
-            count = order.permutation.num_samples
-            tables = tuple(map(np.ascontiguousarray, order.permutation.functions))
-            return core.Order(FEISTEL, count, order.rank, order.world_size, tables=tables)
-    return core.Order(FED, num_samples)
-
-
-def read_order(order: Any, start: int, count: int) -> np.ndarray:
-    """int64 indices of an order of the core that no stream reads."""
-    out = np.empty(count, np.int64)
-    order.read(start, out)
-    return out
-
-
-def read_pieces(order: SeededOrder) -> Iterator[np.ndarray]:
-    """int64 indices of the order of one process, drawn piece by piece."""
-    opened = open_order(order, order.num_samples)
-    count = order.num_samples
-    for start in range(0, count, PIECE):
-        yield read_order(opened, start, min(PIECE, count - start))
 
 
 @dataclass(frozen=True)
@@ -207,7 +121,7 @@ class PieceFeeder:
             stream.feed(np.ascontiguousarray(indices), sizes)
 
     def end(self) -> None:
-        """Raise the error with which the pieces have ended, if there is one; otherwise finish."""
+        """Raise the error with which the pieces have ended; without one, call `finish`."""
         if self._error is not None:
             raise self._error from None
         self._finish()
@@ -215,7 +129,7 @@ class PieceFeeder:
 
 @dataclass(frozen=True)
 class Delivery:
-    """The use of a stream's batches."""
+    """Settings for handing over and counting batches, with the index of the first one."""
 
     assemble: Callable[[tuple[torch.Tensor, ...]], Any] | None = tuple
     """(a tensor of each column) -> batch; None: the only column's tensor is the batch."""
@@ -228,8 +142,8 @@ class Delivery:
 
 
 @dataclass
-class PieceTimes:
-    """The times at which threads have made pieces of the batches of epochs."""
+class WorkTimes:
+    """The times of the threads' work: when each has made which piece of the batches of epochs."""
 
     epochs: list[np.ndarray] = field(default_factory=list)
     """(MOST_PIECES, 4) int64 of each: the thread (0: the loop's), the piece's first batch, its
@@ -275,7 +189,7 @@ def open_stream(
     order: NativeOrder,
     pools: MemoryPools,
     delivery: Delivery = Delivery(),
-    times: PieceTimes | None = None,
+    times: WorkTimes | None = None,
 ) -> Any:
     """An iterator over the batches of an epoch, in order.
 

@@ -43,8 +43,7 @@ SAME_AS_SAMPLES = {
     None: {"int64", "double", "bool"},
     "torch": {"int64", "float", "bool"},
 }
-"""Arrow's types that samples of a Hugging Face dataset keep as they are, by the dataset's
-format."""
+"""Format of a Hugging Face dataset -> Arrow's types that its samples keep unchanged."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +51,7 @@ class ColumnDataset(Dataset):
     """The samples of columns by index, as DataLoader's attribute `dataset` gives them."""
 
     source: ColumnSource
-    """Its batches are single samples."""
+    """The columns, as a source that delivers single samples in place of batches."""
 
     def __len__(self) -> int:
         return len(self.source)
@@ -141,14 +140,16 @@ def _columns_of_tensors(dataset: TensorDataset) -> list[Column] | None:
     except (AttributeError, ValueError) as reason:
         log_once(f"TensorDataset is read through its own __getitem__: {reason}")
         return None
-    # A program may have replaced one of them. Without tensors it has no length either.
+    # A program may have replaced a tensor by one of another length. A TensorDataset without tensors
+    # has no length.
     has_one_length = len({len(column) for column in columns}) == 1
     # A list, as default_collate makes of tuples: a tuple would be delivered as a tuple.
     return [*columns] if has_one_length else None
 
 
 def _open_ragged(tree: RaggedTree, settings: LoaderSettings) -> DatasetSource:
-    """Batches of a ragged tree, or its samples for a collate_fn."""
+    """The source of a ragged tree, which has rows of several lengths: of its batches, or of its
+    samples if there is a collate_fn."""
     collate_fn = settings.collate_fn or default_convert
     makes_batches = settings.collate_fn is None and not settings.is_unbatched
     code = UserCode(tree, collate_fn)
@@ -201,8 +202,8 @@ def read_source(source: Any) -> Any:
 
 
 def check_samples(source: Any) -> None:
-    """Raise ValueError for a list of columns or of Datasets: default_collate can't be meant to
-    collate these."""
+    """Raise ValueError for a list of columns or of Datasets, which default_collate does not
+    collate."""
     if type(source) is not list:
         return
     for item in source[:MOST_CHECKED]:

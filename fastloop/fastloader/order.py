@@ -1,4 +1,7 @@
-"""The order of an epoch's samples, and how they form batches."""
+"""LoaderOrder, the order in which an epoch reads its samples, and how these form batches.
+
+An iterable has a StreamOrder instead, because its samples have no indices.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +32,7 @@ from fastloop.fastloader.block_shuffle import Blocks
 from fastloop.fastloader.feistel import FeistelPermutation, random_permutation
 from fastloop.fastloader.load_native_core import has_core
 from fastloop.fastloader.loader_settings import LoaderSettings
-from fastloop.fastloader.native_stream import (
+from fastloop.fastloader.native_order import (
     FeistelOrder,
     NativeOrder,
     SeededOrder,
@@ -52,7 +55,8 @@ MAX_RANDPERM = 1 << 20
 """Maximum number of samples for which torch.randperm's order is stored. If there are more, indices
 are computed on demand, see feistel.py."""
 FED_ROWS = 4096
-"""Rows of the batches of a batch sampler that are handed to the native core at once."""
+"""Maximum number of rows of a batch sampler's batches that are handed to the native core at once,
+unless one batch has more."""
 
 
 def randperm_pieces(num_samples: int, seed: int) -> Iterable[np.ndarray]:
@@ -115,7 +119,7 @@ class LoaderOrder:
 
     @cached_property
     def kind(self) -> OrderKind:
-        """The kind of the order, by which all methods choose."""
+        """The kind of the order, which determines how the other methods compute its indices."""
         if self.batch_sampler is not None:
             return OrderKind.BATCH_SAMPLER
         if self.sampler is not None:
@@ -159,8 +163,11 @@ class LoaderOrder:
         )
 
     def _find_leftover(self) -> Leftover | None:
-        """The leftover of the RandomSampler that gives the order, or would give it in
-        DataLoader."""
+        """The unused permutation that a RandomSampler draws at its end, see torch_draws.py.
+
+        The RandomSampler is the user's, or the one that DataLoader would make for this order. None
+        if it draws no such permutation.
+        """
         generator = self.generator if self.kind is OrderKind.DRAWN else None
         if has_leftover(self.sampler):
             generator = self.sampler.generator  # pyright: ignore
@@ -343,10 +350,11 @@ def order_of_indices(settings: LoaderSettings, num_samples: int) -> LoaderOrder:
 def order_of_stream(
     settings: LoaderSettings, num_samples: int | None, *, is_sharded: bool
 ) -> StreamOrder:
-    """The order of an iterable, which is sharded already or not.
+    """The order of an iterable.
 
-    Raises ValueError for settings that an iterable can't have, and in a group of processes, each of
-    which would read all of it, unless it is sharded.
+    is_sharded: the iterable itself reads only this rank's share. Raises ValueError for settings
+    that an iterable can't have. In a group of processes it raises ValueError unless the iterable is
+    sharded, because each process would read all samples.
     """
     given = {
         "shuffle": settings.shuffle or None,

@@ -1,4 +1,4 @@
-"""Samplers that the user has written, read at the same moments as by DataLoader.
+"""Read samplers that the user has written at the same moments as DataLoader reads them.
 
 A sampler may draw random numbers each time that it is asked for an index. If FastLoader asked it
 earlier than DataLoader does, the program would get other random numbers afterwards.

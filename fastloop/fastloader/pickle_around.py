@@ -19,8 +19,10 @@ def pickle_around(value: Any, number_leaf: NumberLeaf) -> bytes:
 
 
 def unpickle_around(data: bytes, leaves: Sequence[Any]) -> Any:
-    """The value that `pickle_around` has pickled. leaves: by number, the objects in place of those
-    that were left out."""
+    """The value that `pickle_around` has pickled.
+
+    leaves: the objects that take the places of those that were left out, by their numbers.
+    """
     return _LeafUnpickler(BytesIO(data), leaves).load()
 
 

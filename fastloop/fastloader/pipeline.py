@@ -1,17 +1,15 @@
-"""Make the batches of an epoch in Python, by a list of stages that threads and the loop run.
+"""Pipeline, which makes the batches of an epoch in Python by stages: gather, transform, pin, copy.
 
-Threads do all stages of a group of batches ahead of the loop, which receives them. If samples or
-transforms draw from global generators, which threads would have to share, the loop does the stages
-that draw. The numbers that a sample or a transform draws depend on no thread, unless it draws on a
-GPU, see sample_draws.py.
+Batches that are made together form a group. Threads do all stages of a group ahead of the loop,
+which receives its batches. If samples or transforms draw from global generators, which threads
+would have to share, the loop does the stages that draw. The numbers that a sample or a transform
+draws do not depend on the thread, unless they are drawn on a GPU, see sample_draws.py.
 """
 
 from __future__ import annotations
 
-import logging
 import warnings
-from collections import deque
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, closing, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -19,8 +17,6 @@ from typing import Any
 
 import torch
 
-from fastloop.core.spans import now_ns, process_cpu_ns
-from fastloop.core.thread_turns import HANDOVER_NS
 from fastloop.core.torch_threads import one_torch_thread
 from fastloop.fastloader.batch_stages import (
     ApplyTransform,
@@ -40,16 +36,15 @@ from fastloop.fastloader.batch_stages import (
     pin,
 )
 from fastloop.fastloader.batching import Groups
-from fastloop.fastloader.bytes_ahead import BytesAhead, UsualSize, count_nbytes
+from fastloop.fastloader.bytes_ahead import BytesAhead, UsualSize
 from fastloop.fastloader.column_source import ColumnSource
 from fastloop.fastloader.dataset_source import DatasetSource
 from fastloop.fastloader.device_copy import DeviceCopies
-from fastloop.fastloader.failed_batch import FailedBatch, try_batch
 from fastloop.fastloader.iterable_source import StreamBatches
 from fastloop.fastloader.loader_tuning import Tuning
-from fastloop.fastloader.loop_or_threads import Pace
+from fastloop.fastloader.loop_or_threads import LoopOrThreads
 from fastloop.fastloader.process_reading import ProcessBatches
-from fastloop.fastloader.read_times import measure_reading, read_clocks
+from fastloop.fastloader.reader_turns import ReaderTurns
 from fastloop.fastloader.running_epoch import Running
 from fastloop.fastloader.sample_draws import (
     GlobalDraws,
@@ -61,10 +56,6 @@ from fastloop.fastloader.sample_draws import (
 )
 from fastloop.fastloader.thread_map import Part, map_ahead, map_parts_ahead
 from fastloop.fastloader.thread_modes import ThreadModes, read_modes
-
-LOG = logging.getLogger("fastloop")
-STAYS_IN_LOOP = "FastLoader reads in the loop, as its thread failed: %r"
-TRIES_AGAIN = "FastLoader read a batch again and goes on, as its thread failed: %r"
 
 
 @dataclass(frozen=True)
@@ -79,8 +70,11 @@ class Pipeline:
     in_order: bool = True
     """False: batches that several threads or processes make are delivered as they get ready."""
     draws: GlobalDraws = field(default_factory=GlobalDraws)
-    pace: Pace = field(default_factory=Pace)
+    """The global generators that samples and transforms have drawn from so far."""
+    choice: LoopOrThreads = field(default_factory=LoopOrThreads)
+    """The choice between the loop and threads, by the times of the batches so far."""
     usual: UsualSize = field(default_factory=UsualSize)
+    """The size of the batches so far."""
 
     @property
     def is_plain(self) -> bool:
@@ -90,7 +84,7 @@ class Pipeline:
     def copy(self) -> Pipeline:
         """A pipeline for another process, or for another loader."""
         draws = replace(self.draws, seeded={*self.draws.seeded})
-        return replace(self, draws=draws, pace=replace(self.pace), usual=replace(self.usual))
+        return replace(self, draws=draws, choice=replace(self.choice), usual=replace(self.usual))
 
     def start(self, source: Batches, groups: Groups, transform: Transform | None) -> Running:
         """Start the threads, if any, that make the batches of each group."""
@@ -118,7 +112,7 @@ class Pipeline:
             modes=modes,
             can_repeat=isinstance(source, ColumnSource | DatasetSource),
             repeats_failed=self._repeats_failed(source),
-            pace=self.pace if self.tuning.is_adaptive else None,
+            choice=self.choice if self.tuning.is_adaptive else None,
             usual=self.usual if self.tuning.is_bounded else None,
         )
         numbered = NumberedGroups(groups)
@@ -130,7 +124,8 @@ class Pipeline:
         return Running(results, partial(_receive, receiving), end)
 
     def _draws_in(self, modes: ThreadModes) -> GlobalDraws:
-        # What an epoch without threads finds does not hold for later ones with threads.
+        # An epoch without threads may miss a generator that threads would have to share. Its
+        # findings go to a copy, because later epochs may have threads.
         return replace(self.draws, seeded={*self.draws.seeded}) if modes.has_others else self.draws
 
     def _repeats_failed(self, source: Batches) -> bool:
@@ -181,9 +176,9 @@ class Work:
     can_repeat: bool = False
     """True if a group can be read twice, which an iterable's can't."""
     repeats_failed: bool = False
-    """True: the loop's thread reads a batch again that a thread has failed to read, which may fail
-    only because it is another thread."""
-    pace: Pace | None = None
+    """True: if a thread fails to read a batch, the loop's thread reads it again, because some
+    samples can be read in the loop's thread only."""
+    choice: LoopOrThreads | None = None
     """The choice of the number of threads that make batches, and of the moment at which they begin;
     None: all threads begin at once."""
     usual: UsualSize | None = None
@@ -198,22 +193,27 @@ class Work:
         if self.draws.shared is None:
             return self._find_and_map(groups)
         num_threads = self.tuning.num_threads
-        pace = self.pace
+        choice = self.choice
         # The loop makes all batches itself if there are no threads, or if they can't draw.
-        if num_threads and pace is not None and not self._shares_generators:
+        if num_threads and choice is not None and not self.draws.shared:
             # A thread that has proven faster may still fail.
-            if not pace.is_decided or pace.num_threads:
-                return self._map_in_turns(pace, groups)
+            if not choice.is_decided or choice.num_threads:
+                return self._take_turns(choice, self.draws).map(groups)
             num_threads = 0
-        if not num_threads or self._shares_generators:
+        if not num_threads or self.draws.shared:
             return self._map(self._finish_globally, groups, 0)
         return self._map_by_threads(num_threads, groups)
 
-    @property
-    def _shares_generators(self) -> bool:
-        """True if threads would have to share the generators that samples draw from. A later sample
-        may be the first one that shows it."""
-        return self.draws is not None and bool(self.draws.shared)
+    def _take_turns(self, choice: LoopOrThreads, draws: GlobalDraws) -> ReaderTurns:
+        """The turns of the loop and the threads, if these draw from generators of their own."""
+        return ReaderTurns(
+            choice=choice,
+            tuning=self.tuning,
+            draws=draws,
+            make_in_loop=self._without_threads()._finish_globally,
+            map_by_threads=self._map_by_threads,
+            repeats_failed=self.repeats_failed,
+        )
 
     def _map(self, finish: Stage, groups: Iterator[StagedGroup], num_threads: int) -> Results:
         ahead = self.tuning.prefetch_factor
@@ -235,118 +235,8 @@ class Work:
                 yield from rest
             return
 
-    def _map_in_turns(self, pace: Pace, groups: Iterator[StagedGroup]) -> Results:
-        """Groups that the loop's thread makes, or threads if they save time; they take turns."""
-        is_left = True
-        pace.begin_epoch()
-        while is_left:
-            by_threads = pace.num_threads and not self._shares_generators
-            way = self._turn_of_threads if by_threads else self._turn_of_loop
-            is_left = yield from way(pace, groups)
-
-    def _turn_of_loop(
-        self, pace: Pace, groups: Iterator[StagedGroup]
-    ) -> Generator[StagedGroup, None, bool]:
-        """Groups that the loop's thread makes; returns True if some are left to threads."""
-        here = self._without_threads()
-        is_long = True
-        asked_ns = now_ns()
-        for group in groups:
-            # The clocks are read only if the batch before was long: reading them takes several
-            # microseconds, as long as reading some batches.
-            begun = read_clocks() if is_long else None
-            begin_ns = now_ns()
-            staged = here._finish_globally(group)
-            delivered_ns = now_ns()
-            is_long = delivered_ns - begin_ns > HANDOVER_NS
-            read = None
-            step_begin_cpu_ns = 0
-            if begun is not None and is_long:
-                read = measure_reading(begun, delivered_ns - begin_ns, sum(map(len, group.group)))
-                # Counting takes longer than reading if batches are of many small parts.
-                if read.waits:
-                    read = replace(read, nbytes=count_nbytes(staged.made))
-                delivered_ns = now_ns()
-                step_begin_cpu_ns = process_cpu_ns()
-            yield staged
-            # Otherwise this frame would hold the batches while it makes the next ones.
-            del staged, group
-            begin_ns = asked_ns
-            asked_ns = now_ns()
-            if is_long or pace.batches_left:
-                # The time includes the drawing of the indices, as the threads' times do.
-                pace.note(asked_ns - begin_ns)
-            if read is not None:
-                step_cpu_ns = process_cpu_ns() - step_begin_cpu_ns
-                step = {"step_ns": asked_ns - delivered_ns, "step_cpu_ns": step_cpu_ns}
-                pace.begin_turn(replace(read, **step), self.tuning)
-            elif not is_long:
-                # The hand-over of such a batch by a thread would take longer than reading it.
-                pace.num_saving = 0
-            if pace.num_threads and not self._shares_generators:
-                return True
-        return False
-
-    def _turn_of_threads(
-        self, pace: Pace, groups: Iterator[StagedGroup]
-    ) -> Generator[StagedGroup, None, bool]:
-        """Groups that threads make; returns True if some are left to the loop."""
-        is_left = has_failed = False
-
-        def draw() -> Iterator[StagedGroup]:
-            # The threads get no more groups once their turn has ended, as another pass over the
-            # same loader may have ended it.
-            nonlocal is_left
-            while pace.num_threads and not has_failed:
-                if (group := next(groups, None)) is None:
-                    return
-                yield group
-            is_left = True
-
-        results = self._map_by_threads(pace.num_threads, draw())
-        with closing(results):
-            begin_ns = now_ns()
-            for staged in results:
-                has_failed = self.repeats_failed and pace.may_need_loop(staged.made)
-                if has_failed:
-                    yield from self._repeat_failed(staged, results, pace)
-                    break
-                yield staged
-                # Otherwise this frame would hold the batches while it waits for the next ones.
-                del staged
-                end_ns = now_ns()
-                # The batches that are ready at the end of a turn come faster than they are made.
-                if pace.num_threads and not is_left:
-                    pace.note(end_ns - begin_ns)
-                begin_ns = end_ns
-        return is_left
-
     def _without_threads(self) -> Work:
         return replace(self, tuning=replace(self.tuning, num_threads=0, waiting_threads=0))
-
-    def _repeat_failed(self, first: StagedGroup, results: Results, pace: Pace) -> Results:
-        """The rest of a turn from a group on that a thread has failed to make. The loop's thread
-        makes each such group again, and all later ones if threads fail again, see note_failure."""
-        left = deque([first])
-        here = self._without_threads()
-        del first
-        # The thread ends before the loop reads: it is not known that two may do so at once.
-        ended = try_batch(left.extend, results)
-        while left:
-            staged = left.popleft()
-            failed = next(filter(_is_failed, staged.made), None)
-            if failed is not None:
-                staged = here._finish_globally(StagedGroup(staged.group, staged.number))
-                pace.own_errors |= {type(each.error) for each in filter(_is_failed, staged.made)}
-                if not any(map(_is_failed, staged.made)) and not pace.needs_loop:
-                    pace.note_failure()
-                    LOG.info(STAYS_IN_LOOP if pace.needs_loop else TRIES_AGAIN, failed.error)
-            yield staged
-            # Otherwise this frame would hold the batches while it makes the next ones.
-            del staged, failed
-        # A sampler's error comes after the batches that were drawn before.
-        if ended is not None:
-            raise ended.error
 
     def _map_by_threads(self, num_threads: int, groups: Iterator[StagedGroup]) -> Results:
         # A sampler that must not be read far ahead may allow fewer threads than other epochs had.
@@ -406,13 +296,14 @@ class Work:
             return pass_stages(staged, self.stages)
 
     def _finish_here(self, staged: StagedGroup) -> StagedGroup:
-        """Do these stages in the loop's thread."""
+        """Do the stages that the group has not passed, in the loop's thread."""
         has_threads = bool(self.tuning.num_threads)
         # The loop may ask for batches in other modes than those in which the threads make them.
         modes = self.modes.apply() if has_threads else nullcontext()
-        # If threads were asked for, which have one of torch's each, all batches are made alike:
-        # the last digits of long sums depend on that number. Otherwise they are a DataLoader's.
-        threads = one_torch_thread() if has_threads and self.pace is None else nullcontext()
+        # The last digits of long sums depend on the number of torch's own threads. If the user has
+        # asked for threads, each of them uses one, and so does the loop: all batches are made
+        # alike. Otherwise the loop makes batches as DataLoader does.
+        threads = one_torch_thread() if has_threads and self.choice is None else nullcontext()
         with threads, modes, self.on_stream():
             return pass_stages(staged, self.stages)
 
@@ -443,10 +334,6 @@ def _receive(receiving: Sequence[Stage], staged: StagedGroup) -> Any:
     """The batches of a group, after the stages of the loop's thread."""
     # The stages of the loop's thread are a list of their own, so they are counted from 0 again.
     return pass_stages(StagedGroup(staged.group, staged.number, 0, staged.made), receiving).made
-
-
-def _is_failed(batch: Any) -> bool:
-    return isinstance(batch, FailedBatch)
 
 
 def _warn(found: set[str] | None) -> None:

@@ -1,4 +1,4 @@
-"""torch's random functions redirected to a generator of one thread.
+"""PrivateDraws, a mode in which torch's random functions draw from a generator of one thread.
 
 A process has one default generator of torch, from which the loop may draw at any moment. Other
 threads that read samples draw from generators of their own instead.
@@ -59,10 +59,10 @@ HIDES_DRAWS = frozenset(
         "scaled_dot_product_attention",
     )
 )
-"""Functions in C that draw inside, and to which no generator can be passed. Functions in Python,
-such as torch.nn.init's, are all treated as if they did."""
+"""Functions in C that draw inside, and to which no generator can be passed. All functions in
+Python, such as torch.nn.init's, are treated like these."""
 WITH_GENERATOR = {"default": "generator", "low": "low_generator"}
-"""Overloads of an operation that draws, and the one that accepts a generator."""
+"""An overload of an operation that draws -> the overload that accepts a generator."""
 
 
 DEFAULT_NAME, GENERATOR_NAME = "default_generator", "_fastloop_generator"
@@ -81,9 +81,10 @@ class _ThreadsGenerator:
 
 
 def _redirect_seeds() -> None:
-    """Let torch.manual_seed, get_rng_state, set_rng_state and fork_rng reach a thread's generator.
+    """Make torch.manual_seed, get_rng_state, set_rng_state and fork_rng use a thread's generator.
 
-    A sample may seed torch by itself, as torchvision's FakeData does. No mode sees these functions.
+    A sample may seed torch by itself, as torchvision's FakeData does. A mode of torch does not
+    intercept these functions.
     """
     module: Any = torch.random
     with _redirecting:
@@ -104,10 +105,10 @@ def _redirect_seeds() -> None:
 class PrivateDraws(TorchFunctionMode):
     """A mode, of one thread, in which torch's functions draw from a generator of that thread.
 
-    That generator is seeded with `make_seed()` at the first draw after `restart()`, or by a seed
-    that samples set themselves with torch.manual_seed. A call costs 1 us more in this mode, a seed
-    1 us; with an explicit generator a function draws from that, and on a GPU from the GPU's own
-    generator.
+    The thread's generator is seeded with `make_seed()` at the first draw after `restart()`, or with
+    a seed that samples set themselves by torch.manual_seed. A call costs 1 us more in this mode, a
+    seed 1 us. A function that is passed a generator draws from that generator, and a function on a
+    GPU draws from the GPU's own.
     """
 
     def __init__(self, make_seed: Callable[[], int]) -> None:
@@ -127,7 +128,7 @@ class PrivateDraws(TorchFunctionMode):
         _active.draws = _active.draws[:-1]
 
     def restart(self) -> None:
-        """Let the next draw seed the generator again."""
+        """Make the next draw seed the generator again."""
         self._is_seeded = False
 
     @property

@@ -13,6 +13,7 @@ from torch.utils.data import DistributedSampler
 from fastloop.fastloader.batching import sampler_chain
 
 IS_AVAILABLE = dist.is_available()
+"""True if torch was built with torch.distributed."""
 
 
 def is_in_group() -> bool:

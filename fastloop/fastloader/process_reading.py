@@ -1,7 +1,7 @@
-"""Read a map-style Dataset by processes, which pays off if its code holds the interpreter's lock.
+"""Read a map-style Dataset by processes, which is faster if its code holds the interpreter's lock.
 
-This is the side of the loader: it starts and ends the processes, and asks each for batches. They
-run reader_process.py.
+This module is the loader's side: it starts and ends the processes, and asks them for batches. The
+code that the processes run is in reader_process.py.
 """
 
 from __future__ import annotations
@@ -63,11 +63,11 @@ class Reader:
     asked: list[int | None] = field(default_factory=list)
     """The memory of each batch that the process has yet to make, in order; None: new memory."""
     left: list[int] = field(default_factory=list)
-    """Numbers of memories that must not be used again, as forks may have their batches. The process
-    hears of them with its next task."""
+    """Numbers of memories that must not be used again, as forks may have their batches. The next
+    task that the process gets contains these numbers."""
 
     def __post_init__(self) -> None:
-        """Join the readers that hear of a fork before it."""
+        """Add this reader to READERS."""
         READERS.add(self)
 
     def ask(self, draws: SampleDraws, indices: np.ndarray) -> None:
@@ -127,7 +127,7 @@ class Reader:
 
 
 READERS: weakref.WeakSet[Reader] = weakref.WeakSet()
-"""The readers of all loaders, which hear of a fork before it."""
+"""The readers of all loaders. Before this process forks, `leave_to_fork` of each is called."""
 
 
 def _leave_to_fork() -> None:
@@ -222,7 +222,7 @@ def _describe_end(number: int, reader: Reader) -> str:
 
 
 def _end(readers: Sequence[Reader], pid: int) -> None:
-    """Let the processes end after their batches, or terminate them."""
+    """Ask the processes to end after their batches, and terminate those that do not end in time."""
     if os.getpid() != pid:
         # A fork has its parent's processes, but is not their parent.
         return
@@ -238,7 +238,7 @@ def _end(readers: Sequence[Reader], pid: int) -> None:
         reader.process.join(patience)
         for end in (reader.process.terminate, reader.process.kill):
             if reader.process.is_alive():
-                # The wait for all processes together is no longer than the wait for one.
+                # One process has used up the patience: the others get no more.
                 patience = 0
                 end()
                 reader.process.join(INTERRUPTED_S)
@@ -318,10 +318,10 @@ class ProcessBatches:
         self._is_whole = False
 
     def groups(self) -> Groups:
-        """The groups, with the batches of the next ones asked for.
+        """Yield each group, after the processes have been asked for it and the groups after it.
 
-        The loop's thread reads them, and so draws the indices. An error of the sampler is raised at
-        its turn.
+        The loop's thread iterates over the groups, and so draws the indices. An error of the
+        sampler is raised after the groups that were drawn before it.
         """
         asked: deque[list[np.ndarray]] = deque()
         try:
@@ -353,8 +353,8 @@ class ProcessBatches:
         return [batch for batch, _ in taken], [indices for _, indices in taken]
 
     def _receive(self) -> tuple[Tree | FailedBatch, np.ndarray]:
-        # The processes get batches in turn, and their batches are received in the same turn, so the
-        # order is kept.
+        # Batch n is asked of process n modulo the number of processes, and received from the same
+        # process: this keeps the order.
         number = self._received % len(self._pool.readers)
         if not self._in_order:
             number = self._pool.wait_for_any()
@@ -376,8 +376,8 @@ def start_reading(
     groups: Groups,
     draws: SampleDraws,
 ) -> tuple[BatchSource | StreamBatches | ProcessBatches, Groups]:
-    """The source of an epoch's batches and its groups; as they are, unless processes read a
-    Dataset."""
+    """The source of an epoch's batches, and its groups. Both are returned unchanged unless
+    processes read a Dataset."""
     if reading is None or not isinstance(source, DatasetSource):
         return source, groups
     batches = reading.start(source, groups, draws)

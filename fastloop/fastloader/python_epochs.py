@@ -1,4 +1,7 @@
-"""Epochs with batches made by Python: from Datasets and iterables, with transforms, for devices."""
+"""PythonEpochs, the engine that starts epochs with batches made by Python.
+
+It reads Datasets and iterables, applies transforms, and copies batches to devices.
+"""
 
 from __future__ import annotations
 
@@ -32,8 +35,8 @@ class EpochPlan(NamedTuple):
     groups: Groups
     tuning: Tuning
     draw_for: Callable[[int], None] | None = None
-    """Reads a user's sampler at DataLoader's moments, if there is one: called with the number of
-    each batch before it is delivered."""
+    """A function that reads a user's sampler at DataLoader's moments; None if it is read ahead. It
+    is called with the number of each batch before the batch is delivered."""
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ WAITING_SHARE = 0.2
 
 @dataclass(frozen=True, kw_only=True)
 class ThreadClocks:
-    """The clocks of a thread at a moment, except the time."""
+    """The CPU time and the number of a thread's pauses at one moment."""
 
     cpu_ns: int
     """CPU time of its process."""

@@ -194,8 +194,9 @@ def _seed(seed: int) -> None:
 
 
 def _collate_into(reader: _Reader, *, is_batch: bool) -> None:
-    """Let default_collate stack tensors in the batch's memory; is_batch=False: in this process's
-    own.
+    """Make default_collate stack tensors in the batch's memory.
+
+    is_batch=False: in this process's own memory, because the collate_fn is the user's.
 
     torch's own function for a worker process would take new memory from /dev/shm for each tensor.
     default_collate looks functions up in a map of the whole process, which belongs to this loader
@@ -219,8 +220,8 @@ def _collate_into(reader: _Reader, *, is_batch: bool) -> None:
         if is_of_batch and all(
             is_plain(each) and (each.dtype, each.shape) == kind for each in batch
         ):
-            # torch.stack refuses other dtypes and shapes, or converts them: only what it would
-            # stack as it is may be written to memory of this shape.
+            # torch.stack refuses or converts tensors of different dtypes or shapes. Only tensors
+            # that it stacks unchanged fit into memory of this shape.
             out = writer.take((len(batch), *first.shape), first.dtype)
         return torch.stack(list(batch), 0, out=out)
 
@@ -228,7 +229,7 @@ def _collate_into(reader: _Reader, *, is_batch: bool) -> None:
 
 
 class _Tasks:
-    """The tasks, until a None is among those that have arrived, or the parent is gone."""
+    """An iterator over the parent's tasks, until a None has arrived or the parent is gone."""
 
     def __init__(self, connection: Connection) -> None:
         self.connection = connection

@@ -15,7 +15,7 @@ from fastloop.fastloader.dataset_source import BatchSource
 from fastloop.fastloader.iterable_source import IterableSource
 from fastloop.fastloader.loader_settings import LoaderSettings
 from fastloop.fastloader.loader_tuning import choose_processes, tune
-from fastloop.fastloader.native_stream import MemoryPools, NativeColumns, PieceTimes, open_columns
+from fastloop.fastloader.native_stream import MemoryPools, NativeColumns, WorkTimes, open_columns
 from fastloop.fastloader.open_source import count_samples, open_source
 from fastloop.fastloader.pipeline import Pipeline
 from fastloop.fastloader.process_reading import ProcessReading
@@ -31,7 +31,7 @@ class NativeSource:
     assemble: Callable[[tuple[torch.Tensor, ...]], Tree] | None
     """(a tensor of each column) -> batch; None: the only column's tensor is the batch."""
     pools: MemoryPools = field(default_factory=MemoryPools)
-    times: PieceTimes | None = None
+    times: WorkTimes | None = None
     """Times of the pieces of batches, if they are recorded."""
 
 

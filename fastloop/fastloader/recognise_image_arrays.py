@@ -1,26 +1,33 @@
-"""Find out whether a dataset of torchvision that holds its images in memory, such as MNIST, can be
-read as arrays.
+"""Recognise datasets of torchvision that hold their images in memory, such as MNIST, and read them
+as arrays.
 
-Its samples are made from Pillow's images, one by one. If the transform changes each value of a
-pixel by itself, a batch has the same numbers if its rows are looked up in a table of the 256
-results. Before such a transform there may be a random crop of the padded image and a random flip,
-and before the crop a change of the size, which Pillow makes here as well. torchvision is never
-imported here: a program that has its datasets has imported it.
+`recognise_arrays` returns a column of images and one of labels, or None if these would not deliver
+the same batches as the dataset's samples. torchvision makes each sample from an image of Pillow. If
+the transform changes each value of a pixel by itself, a table of its 256 results gives the same
+numbers for a whole batch. Before such a transform, an image may be padded, cropped and flipped at
+random. Before the crop, its size may be changed, which Pillow does here as well. torchvision is
+never imported here: a program that uses its datasets has imported it.
 """
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import torch
 from torch.utils.data import Subset
 
-from fastloop.core.seeds import mix_seed, random_bits
-from fastloop.fastloader.columns.column import Column, SampleSpec
+from fastloop.fastloader.columns.image_rows import (
+    ImageLabels,
+    ImageRows,
+    RandomMoves,
+    Steps,
+    apply_parts,
+    make_image,
+)
 from fastloop.fastloader.recognise_image_folders import (
     UnrecognisedError,
     describe_part,
@@ -37,185 +44,11 @@ POINTWISE = frozenset(
 )
 """Transforms of torchvision that change each value of a pixel by itself, and draw nothing."""
 RESHAPING = frozenset({"Resize", "CenterCrop", "Pad", "Grayscale"})
-"""Transforms of torchvision that make another image of an image, and draw nothing."""
+"""Transforms of torchvision that change the size or the colours of an image, and draw nothing."""
 CROP, FLIP = "RandomCrop", "RandomHorizontalFlip"
 """Transforms that draw at random, and move pixels without changing them."""
 FAMILIES = ("torchvision.datasets.mnist", "MNIST"), ("torchvision.datasets.cifar", "CIFAR10")
 """The base classes of datasets with images in memory: their modules and names."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class RandomMoves:
-    """A crop at random of images with a margin of zeros, and a flip at random."""
-
-    size: tuple[int, int] | None = None
-    """(height, width) of the crop; None: the whole image."""
-    margins: tuple[int, int, int, int] = (0, 0, 0, 0)
-    """Zeros on the left, at the top, on the right and at the bottom."""
-    flip: float = 0.0
-    """The probability that left and right change places."""
-
-    def sides(self, height: int, width: int) -> tuple[int, int]:
-        """Height and width of the images with their margins."""
-        left, top, right, bottom = self.margins
-        return top + height + bottom, left + width + right
-
-    def move(self, pixels: np.ndarray, indices: np.ndarray, seed: int) -> np.ndarray:
-        """The moved images of (n, height, width, ...); numbers are drawn by a sample's index."""
-        height, width = self.sides(*pixels.shape[1:3])
-        rows, columns = self.size or (height, width)
-        if any(self.margins):
-            left, top, right, bottom = self.margins
-            of_channels = [(0, 0)] * (pixels.ndim - 3)
-            pixels = np.pad(pixels, [(0, 0), (top, bottom), (left, right), *of_channels])
-        tops, lefts, flips = (_draw(indices, seed, number) for number in range(3))
-        tops = (tops * (height - rows + 1)).astype(np.int64)
-        lefts = (lefts * (width - columns + 1)).astype(np.int64)
-        across = np.arange(columns)
-        kept = np.where(flips[:, None] < self.flip, across[::-1], across)
-        return pixels[
-            np.arange(len(pixels))[:, None, None],
-            (tops[:, None] + np.arange(rows))[:, :, None],
-            (lefts[:, None] + kept)[:, None, :],
-        ]
-
-
-def _draw(indices: np.ndarray, seed: int, number: int) -> np.ndarray:
-    """Numbers from 0 to 1, without 1: of 53 random bits, as torch draws doubles."""
-    return (random_bits(indices, mix_seed(seed, number)) >> np.uint64(11)) * 2.0**-53
-
-
-@dataclass(frozen=True)
-class Steps:
-    """The work of a transform on an image in memory, in the order of the fields."""
-
-    reshaping: tuple[Any, ...]
-    """Transforms to call with each image of Pillow, before all others."""
-    shape: tuple[int, ...]
-    """The shape of the images that `reshaping` makes: (height, width) or (height, width, 3)."""
-    moves: RandomMoves | None
-    pointwise: tuple[Any, ...]
-    """Transforms that change each value of a pixel by itself, after all others."""
-
-    def reshape(self, pixels: np.ndarray) -> np.ndarray:
-        """The reshaped images of (n, height, width) or (n, height, width, 3)."""
-        if not self.reshaping:
-            return pixels
-        reshaped = np.empty((len(pixels), *self.shape), np.uint8)
-        for number, image in enumerate(pixels):
-            reshaped[number] = np.asarray(_apply(self.reshaping, _image_of(image)))
-        return reshaped
-
-
-@dataclass(frozen=True, eq=False)
-class ImageRows:
-    """Rows of bytes, moved and converted as the dataset's transform said when it was opened."""
-
-    dataset: Any
-    """The dataset, or a Subset of it."""
-    places: np.ndarray | None
-    """The places of a Subset's samples in the dataset; None: all, in order."""
-    pixels: np.ndarray
-    """uint8, of shape (num_images, height, width) or (num_images, height, width, 3)."""
-    steps: Steps
-    table: np.ndarray
-    """The result of the pointwise transforms for each value of a pixel: (channels, 256)."""
-    seed: int = 0
-    """The seed of an epoch."""
-
-    def __len__(self) -> int:
-        return len(self.dataset)
-
-    @property
-    def slow(self) -> bool:
-        """True if images are reshaped or moved: threads then share each batch, like those of image
-        folders."""
-        return self.steps.moves is not None or bool(self.steps.reshaping)
-
-    @property
-    def spec(self) -> SampleSpec:
-        """Dtype and shape of the samples."""
-        moves = self.steps.moves
-        height_width = self.steps.shape[:2]
-        if moves is not None:
-            height_width = moves.size or moves.sides(*height_width)
-        dtype = torch.from_numpy(self.table[:0]).dtype
-        return SampleSpec(dtype, (len(self.table), *height_width))
-
-    def with_seed(self, seed: int) -> Column:
-        """The column of an epoch with this seed."""
-        return replace(self, seed=seed)
-
-    def is_current(self) -> bool:
-        """True if the dataset still has these images, and a transform with these results."""
-        if not _has_images(_base_of(self.dataset)):
-            return False
-        try:
-            now = _open_rows(self.dataset)
-        except UnrecognisedError:
-            return False
-        return (
-            _is_same_memory(now.pixels, self.pixels)
-            and _are_equal(now.places, self.places)
-            and now.steps == self.steps
-            and _are_equal(now.table, self.table)
-        )
-
-    def fill(self, indices: np.ndarray, out: np.ndarray) -> None:
-        """Write the converted images at `indices` to `out`."""
-        pixels = self.pixels[indices if self.places is None else self.places[indices]]
-        pixels = self.steps.reshape(pixels)
-        if self.steps.moves is not None:
-            pixels = self.steps.moves.move(pixels, indices, self.seed)
-        images = self.spec.view_tensor(out).numpy()
-        for channel, values in enumerate(self.table):
-            rows = pixels if pixels.ndim == 3 else pixels[..., channel]
-            # All bytes are within the table. Without a mode, numpy would write to a copy first.
-            np.take(values, rows, out=images[:, channel], mode="clip")
-
-
-@dataclass(frozen=True, eq=False)
-class ImageLabels:
-    """The labels that a dataset had when it was opened."""
-
-    dataset: Any
-    """The dataset, or a Subset of it."""
-    places: np.ndarray | None
-    """The places of a Subset's samples in the dataset; None: all, in order."""
-    labels: np.ndarray
-
-    spec = SampleSpec(torch.int64, ())
-
-    def __len__(self) -> int:
-        return len(self.dataset)
-
-    def is_current(self) -> bool:
-        """True if the dataset still has these labels."""
-        try:
-            now = _open_labels(self.dataset)
-        except UnrecognisedError:
-            return False
-        return _are_equal(now.labels, self.labels) and _are_equal(now.places, self.places)
-
-    def fill(self, indices: np.ndarray, out: np.ndarray) -> None:
-        """Write the labels at `indices` to `out`."""
-        places = indices if self.places is None else self.places[indices]
-        out.view(np.int64)[:, 0] = self.labels[places]
-
-
-def _is_same_memory(first: np.ndarray, second: np.ndarray) -> bool:
-    """True for two views of the same numbers. They are not compared: there may be many."""
-    return first.__array_interface__ == second.__array_interface__
-
-
-def _are_equal(first: np.ndarray | None, second: np.ndarray | None) -> bool:
-    """True for arrays of the same bytes and dtype, and for None twice."""
-    if first is None or second is None:
-        return first is second
-    if first.dtype != second.dtype or first.shape != second.shape:
-        return False
-    # Bytes are compared: a NaN is not equal to itself.
-    return _is_same_memory(first, second) or first.tobytes() == second.tobytes()
 
 
 def recognise_arrays(dataset: Any) -> list[Any] | None:
@@ -249,8 +82,8 @@ def is_array_dataset(dataset: Any) -> bool:
 
 
 def needs_no_pillow(dataset: Any) -> bool:
-    """True if such a dataset is read without an image of Pillow for each sample: its images are not
-    resized, cut, padded or made grey before its other transforms."""
+    """True for a dataset with images in memory that is read without an image of Pillow for each
+    sample: no RESHAPING transform comes before its other transforms."""
     steps = _find_steps(dataset)
     return steps is not None and not steps.reshaping
 
@@ -270,6 +103,7 @@ def _find_steps(dataset: Any) -> Steps | None:
 
 
 def _base_of(dataset: Any) -> Any:
+    """The dataset inside of a Subset, or of nested Subsets; other datasets as they are."""
     while type(dataset) is Subset:
         dataset = dataset.dataset
     return dataset
@@ -311,7 +145,17 @@ def _open_rows(dataset: Any) -> ImageRows:
     _check_places(len(pixels), places, dataset)
     steps = _divide_transform(images.transform, pixels.shape[1:])
     table = _look_up(steps.pointwise, channels=1 if len(steps.shape) == 2 else 3)
-    return ImageRows(dataset, places, pixels, steps, table)
+    return ImageRows(dataset, places, pixels, steps, table, _reopen_rows)
+
+
+def _reopen_rows(dataset: Any) -> ImageRows | None:
+    """The images as they are now; None if they are not read natively any more."""
+    if not _has_images(_base_of(dataset)):
+        return None
+    try:
+        return _open_rows(dataset)
+    except UnrecognisedError:
+        return None
 
 
 def _find_pixels(images: Any) -> np.ndarray:
@@ -335,7 +179,15 @@ def _open_labels(dataset: Any) -> ImageLabels:
     if not is_whole or labels.ndim != 1:
         raise UnrecognisedError(f"its labels are {labels.dtype} of {labels.ndim} dimensions")
     _check_places(len(labels), places, dataset)
-    return ImageLabels(dataset, places, labels.astype(np.int64, copy=False))
+    return ImageLabels(dataset, places, labels.astype(np.int64, copy=False), _reopen_labels)
+
+
+def _reopen_labels(dataset: Any) -> ImageLabels | None:
+    """The labels as they are now; None if they are not read natively any more."""
+    try:
+        return _open_labels(dataset)
+    except UnrecognisedError:
+        return None
 
 
 def _check_places(length: int, places: np.ndarray | None, dataset: Any) -> None:
@@ -357,7 +209,10 @@ def _is_grey(images: Any) -> bool:
 
 
 def _divide_transform(transform: Any, shape: tuple[int, ...]) -> Steps:
-    """The steps of a transform of images of `shape`; raises UnrecognisedError for other work."""
+    """The steps of a transform of images of `shape`.
+
+    Raises UnrecognisedError for a transform that does not consist of such steps.
+    """
     if transform is None:
         raise UnrecognisedError("it has no transform")
     reshaping = []
@@ -369,7 +224,8 @@ def _divide_transform(transform: Any, shape: tuple[int, ...]) -> Steps:
             raise UnrecognisedError(f"{describe_part(part)} has hooks or methods of its own")
         if name in RESHAPING and moves is None and not parts:
             changed = _shape_after(part, shape)
-            # None: images of this size stay as they are, as those of 28 pixels by Resize(28).
+            # None: this transform does not change images of this size, for example Resize(28) those
+            # of 28 pixels.
             if changed is not None:
                 reshaping.append(part)
                 shape = changed
@@ -388,7 +244,7 @@ def _divide_transform(transform: Any, shape: tuple[int, ...]) -> Steps:
 def _shape_after(part: Any, shape: tuple[int, ...]) -> tuple[int, ...] | None:
     """The shape of the bytes of an image that was of `shape` before this transform; None if the
     transform gives the same image back."""
-    image = _image_of(np.zeros(shape, np.uint8))
+    image = make_image(np.zeros(shape, np.uint8))
     try:
         result = part(image)
         pixels = np.asarray(result)
@@ -397,17 +253,6 @@ def _shape_after(part: Any, shape: tuple[int, ...]) -> tuple[int, ...] | None:
     if pixels.dtype != np.uint8 or pixels.shape[2:] not in ((), (3,)):
         raise UnrecognisedError(f"{describe_part(part)} makes {pixels.dtype} of {pixels.shape}")
     return None if result is image else pixels.shape
-
-
-def _image_of(pixels: np.ndarray) -> Any:
-    """The image of Pillow that the datasets make of bytes: grey ones of two dimensions."""
-    return sys.modules["PIL.Image"].fromarray(pixels)
-
-
-def _apply(parts: Sequence[Any], image: Any) -> Any:
-    for part in parts:
-        image = part(image)
-    return image
 
 
 def _add_move(moves: RandomMoves, name: str, part: Any, height: int, width: int) -> RandomMoves:
@@ -453,7 +298,7 @@ def _look_up(parts: Sequence[Any], channels: int) -> np.ndarray:
     values = np.arange(256, dtype=np.uint8)[None]
     values = values if channels == 1 else np.stack([values] * channels, axis=-1)
     try:
-        image = _apply(parts, _image_of(values))
+        image = apply_parts(parts, make_image(values))
     except Exception as error:
         raise UnrecognisedError(f"its transform fails: {error}") from error
     if not isinstance(image, torch.Tensor) or image.shape != (channels, 1, 256):

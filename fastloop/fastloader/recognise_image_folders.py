@@ -1,6 +1,7 @@
-"""Find out whether `Images` can replace torchvision's image folder, and with which settings.
+"""Recognise torchvision's image folders that FastLoader can read as `Images`, its native column.
 
-torchvision is never imported here: a program that has its transforms has imported it.
+`recognise_images` returns the columns of a folder, or None if these would not deliver the same
+batches. torchvision is never imported here: a program that uses its transforms has imported it.
 """
 
 from __future__ import annotations
@@ -304,7 +305,7 @@ def has_native_steps(dataset: Any) -> bool:
 
 
 def _folder_of(dataset: Any) -> Any:
-    """The dataset that a Subset, or one of a Subset, has its samples from."""
+    """The dataset inside of a Subset, or of nested Subsets; other datasets as they are."""
     while type(dataset) is Subset:
         dataset = dataset.dataset
     return dataset
@@ -332,7 +333,10 @@ def reads_as_written(dataset: Any, base: type) -> bool:
 
 
 def _open_columns(dataset: Any, folder: Any) -> list[Any]:
-    """The columns of images and labels; raises UnrecognisedError if they would differ."""
+    """The columns of images and labels.
+
+    Raises UnrecognisedError if their batches would differ from those of the folder's samples.
+    """
     steps = _read_steps(folder)
     try:
         # A copy: a program may assign to items of the list.
@@ -372,7 +376,7 @@ def _list_samples(dataset: Any) -> Sequence[tuple[str, int]]:
         return dataset.samples
     samples = _list_samples(dataset.dataset)
     indices: Any = dataset.indices
-    # Tensors of one number each would take a second a million.
+    # Iterating over a tensor makes a tensor of each index: a million of these take a second.
     return [samples[i] for i in (indices.tolist() if hasattr(indices, "tolist") else indices)]
 
 
@@ -386,5 +390,5 @@ def _open_images(paths: Sequence[str], steps: ImageSteps) -> Images:
 
 @cache
 def log_once(message: str) -> None:
-    """Log a message if it is not the same as one before."""
+    """Log a message, unless the same message has been logged before."""
     LOG.info(message)

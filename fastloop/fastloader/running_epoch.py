@@ -1,5 +1,7 @@
-"""Deliver an epoch's batches to the loop, which may be several threads, and may ask for the first
-batch much later than for the epoch."""
+"""Iterators that deliver an epoch's batches to the loop.
+
+The loop may consist of several threads, and may ask for the first batch long after iter().
+"""
 
 from __future__ import annotations
 
@@ -36,12 +38,12 @@ class EpochIterator:
 class SharedBatches(EpochIterator):
     """The batches of an epoch, which several threads may ask for at the same time.
 
-    The error of a FailedBatch is raised in its turn.
+    In place of a FailedBatch, next() raises its error.
     """
 
     def __init__(self, batches: Generator[Tree | FailedBatch, None, None]) -> None:
-        # A generator that is asked while it runs raises ValueError. The lock is reentrant, as the
-        # collector may close the epoch in the thread that holds it.
+        # The lock is needed because a generator raises ValueError if it is asked while it runs. It
+        # is reentrant, as the garbage collector may close the epoch in the thread that holds it.
         self._batches = batches
         self._lock = RLock()
 
@@ -81,14 +83,14 @@ class Running:
         finish: Callable[[], None],
         draw_for: Callable[[int], None] | None = None,
     ) -> Iterator[Tree]:
-        """The batches, each counted in the state; closing this ends the threads.
+        """Iterate over the batches, and count each in the state; close() ends the threads.
 
-        A batch that has failed is counted when the next one is asked for: if the program ends with
-        the error, it is resumed with that batch.
+        A failed batch is counted only when the next batch is asked for. If the program ends with
+        the error, it therefore resumes with the failed batch.
 
         finish: called after the last batch. draw_for: called before each batch is delivered, with
-        its number, from 1 on. A fork of this process gets a RuntimeError: it has none of the
-        threads, and a lock of theirs may have been held when it was made.
+        its number, from 1 on. In a fork of this process, next() raises RuntimeError: the fork has
+        none of the threads, and a thread may have held a lock at the time of the fork.
         """
         return SharedBatches(self._deliver(state, finish, draw_for, os.getpid()))
 
@@ -137,7 +139,8 @@ def _refuse_fork(pid: int) -> None:
 class LaterBatches(EpochIterator, chain):
     """The batches of an epoch that begins when the first of them is asked for.
 
-    They are handed on without a call of Python, which would cost a tenth of a small batch.
+    itertools.chain hands them on without a call of Python, which would take a tenth of the time of
+    a small batch.
     """
 
     beginning: _Beginning
@@ -150,7 +153,8 @@ class LaterBatches(EpochIterator, chain):
 
 
 class _Beginning:
-    """An iterator over the batches' iterator, which each thread gets once."""
+    """An iterator that gives each thread one item, the iterator over the epoch's batches. The first
+    item begins the epoch."""
 
     def __init__(self, begin: Callable[[], Any]) -> None:
         self._begin = begin

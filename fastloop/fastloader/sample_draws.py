@@ -1,12 +1,12 @@
 """Random draws of a sample, from generators seeded by (seed, epoch, index) in any thread.
 
 Augmentations draw from the global generators of torch, numpy and `random`, and a process has only
-one of each. The loader's first batch, which the loop always reads itself, shows which of these its
-samples draw from. If samples are read in the loop's own thread, those are seeded for each sample
-and restored after each batch. In other threads they are left alone, because the loop may draw from
-them at any moment. There torch's functions are redirected to a generator of the thread, see
-PrivateDraws. numpy's and random's can't be redirected: samples that draw from them are read in the
-loop.
+one of each. The loader's first batch, which the loop always reads itself, shows from which of these
+generators its samples draw. If the loop's own thread reads samples, it seeds these generators for
+each sample and restores them after each batch. Other threads leave the global generators alone,
+because the loop may draw from them at any moment. In these threads, torch's functions draw from a
+generator of the thread, see PrivateDraws. The functions of numpy and `random` can't be redirected
+in this way: samples that call them are read in the loop.
 
 torchvision's transforms draw once for each call: a RandomHorizontalFlip of a batch flips all of its
 images, or none. So they are applied to each sample of a batch by itself. Other callables get the
@@ -95,7 +95,10 @@ class SampleDraws:
         return mix_seed(self.seed, 0 if self.is_drawn_each_epoch else self.epoch)
 
     def begin(self, kind: int, indices: Sequence[int]) -> None:
-        """Let this thread draw for these samples from now on."""
+        """Make this thread's draws depend on these samples, until the next call.
+
+        kind: SAMPLE, COLLATE or TRANSFORM.
+        """
         # Making the seed itself takes longer, so it is made only when something draws.
         current = _current
         current.key = (self.epoch_seed, kind, indices)
@@ -149,8 +152,8 @@ class GlobalDraws:
 def make_seeded(make: Callable[[], T], draws: GlobalDraws) -> T:
     """make(), which reads samples, with the generators of `draws.seeded` seeded for each sample.
 
-    If a sample has drawn from another generator, that is seeded from now on, and everything is made
-    once more.
+    If a sample has drawn from another generator, that generator is added to `draws.seeded`, and
+    make() is called once more.
     """
     while True:
         unforeseen: set[str] = set()
@@ -164,7 +167,7 @@ def make_seeded(make: Callable[[], T], draws: GlobalDraws) -> T:
 
 
 def make_seeded_once(make: Callable[[], T], draws: GlobalDraws) -> T:
-    """make(), as make_seeded does, for samples that can't be read twice, those of an iterable.
+    """make() as in make_seeded, but called once: the samples of an iterable can't be read twice.
 
     If a sample has drawn from a generator that is not seeded, a warning says so.
     """
@@ -184,8 +187,10 @@ def make_seeded_once(make: Callable[[], T], draws: GlobalDraws) -> T:
 
 @contextmanager
 def _draw_globally(seeded: Collection[str], unforeseen: set[str]) -> Iterator[None]:
-    """Seed these generators for each sample. Others that were drawn from are added to `unforeseen`.
-    At the end all have the states of the beginning."""
+    """Seed these generators for each sample, and restore all generators at the end.
+
+    The names of other generators that samples have drawn from are added to `unforeseen`.
+    """
     states = {name: GENERATORS[name].save() for name in seeded}
     others = {name: each for name, each in GENERATORS.items() if name not in seeded}
     watched = {name: each.watch() for name, each in others.items()}
@@ -213,8 +218,8 @@ def find_global_draws(found: GlobalDraws, *, for_threads: bool) -> Iterator[None
     """Seed the global generators as draw_globally does, and note in `found` those that samples draw
     from.
 
-    for_threads: redirect torch's functions, as threads do. Draws that can't be redirected then
-    raise RuntimeError, or belong to the shared ones.
+    for_threads: redirect torch's functions, as threads do. A draw that can't be redirected then
+    raises RuntimeError, or adds its generator to `found.shared`.
     """
     shared: set[str] = set()
     after: dict[str, Any] = {}
@@ -301,7 +306,7 @@ def _transform_samples(
 
 
 def draws_once(transform: Any) -> bool:
-    """True for a transform of torchvision that draws, and for a composition with such a one."""
+    """True for a transform of torchvision that draws, and for a composition that contains one."""
     name = type(transform).__name__
     if type(transform).__module__.startswith("torchvision.transforms"):
         # Only torchvision's own classes count: another class of such a name may draw for each

@@ -109,8 +109,10 @@ class BatchWriter:
         return self.memories[self.number]
 
     def write(self, batch: Tree) -> tuple[int, int]:
-        """Write the leaves that are not there yet, and the description. Returns the description's
-        offset and size.
+        """Write the batch, and return the offset and the size of its description, in bytes.
+
+        Leaves (tensors and arrays) that lie in the memory already are not written again. The
+        description has the rest of the batch, pickled, and the places of the leaves.
         """
         leaves: list[Any] = []
         skeleton = _pickle(batch, leaves)
@@ -158,8 +160,8 @@ class BatchWriter:
 
 
 def read_batch(buffer: memoryview, begin: int, nbytes: int) -> Tree:
-    """The batch whose description has `nbytes` bytes from `begin` on; its tensors and arrays keep
-    the buffer alive."""
+    """The batch with a description of `nbytes` bytes that starts at `begin`. The batch's tensors
+    and arrays keep the buffer alive."""
     skeleton, places = pickle.loads(buffer[begin : begin + nbytes])
     leaves = [_read(buffer, place) for place in places]
     return unpickle_around(skeleton, leaves)

@@ -1,4 +1,4 @@
-"""Let a loader's threads use a Dataset: all at once, in turns, or each with a pickled copy.
+"""Give a loader's threads access to a Dataset: all at once, one by one, or to a copy for each.
 
 By default no two threads ever use the same object at the same time.
 """

@@ -60,7 +60,7 @@ def map_ahead(
     """work(item) for each item, in order; closing the generator ends the threads.
 
     in_order: False: results come as they get ready, and an error of `items` comes last.
-    limit: of the bytes of the results that threads make ahead, besides their number.
+    limit: limits the bytes of the results that threads make ahead; None: only their number counts.
 
     Errors of `work` and `items` are raised at the item's turn. The threads start at once, and have
     at most num_threads * ahead items; without threads everything is done when it is asked for.
@@ -193,7 +193,7 @@ def _put(tasks: SimpleQueue, drawn: Iterator[tuple[int, Sequence[Part]]]) -> int
 
 
 def _end(threads: list[Thread], tasks: SimpleQueue, limit: BytesAhead | None) -> None:
-    """Take back the parts that no thread has begun, and let the threads end."""
+    """Take back the parts that no thread has begun, and end the threads."""
     if limit is not None:
         limit.end()
     with suppress(Empty):
@@ -212,7 +212,7 @@ def _end(threads: list[Thread], tasks: SimpleQueue, limit: BytesAhead | None) ->
             continue
         thread.join(patience)
         if thread.is_alive():
-            # The wait for all threads together is no longer than the wait for one.
+            # One thread has used up the patience: the others are not waited for.
             patience = 0
 
 

@@ -1,9 +1,9 @@
-"""torch's modes of a thread, such as no_grad, for other threads that do its work.
+"""ThreadModes: torch's modes of the loop's thread, such as no_grad, for threads that do its work.
 
-torch keeps the modes of each thread apart, and a new thread has the defaults. Unless the modes were
-carried to other threads, their batches would have another dtype or device than those that the loop
-makes itself, or no gradient where those have one. The state that torch keeps for each thread, and
-whether it is carried:
+torch keeps the modes of each thread apart, and a new thread has the defaults. Therefore the loop's
+modes are carried to the threads that make batches. Otherwise the threads' batches could differ in
+dtype, device or gradient from those that the loop makes itself. The state that torch keeps for each
+thread, and whether it is carried:
 
 - carried: grad mode, inference mode, autocast with its dtype and cache, the default device, and
   CUDA's current device and stream
@@ -33,6 +33,7 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 from fastloop.fastloader.private_draws import is_own_mode
 
 AUTOCAST_DEVICES = "cpu", "cuda", "mps", "xpu"
+"""The types of devices for which autocast is carried to other threads."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,7 +66,7 @@ class ThreadModes:
                 stack.enter_context(cast)
             if self.stream is not None:
                 stack.enter_context(torch.cuda.stream(self.stream))
-            # The loop's own thread has it already, and torch allows one of them.
+            # The loop's own thread has the default device already, and torch allows only one.
             if self.device is not None and _default_device() is None:
                 stack.enter_context(_make_tensors_on(self.device))
             yield

@@ -83,7 +83,7 @@ class OrderDraws(NamedTuple):
     """True if the user's code gives the indices, and may draw whenever it is asked for one. Such a
     sampler is read when DataLoader would read it, see paced_samplers.py."""
     leftover: Leftover | None = None
-    """What is drawn at the end of the epoch."""
+    """The permutation that is drawn at the end of the epoch; None: nothing is drawn there."""
 
 
 @dataclass(frozen=True)

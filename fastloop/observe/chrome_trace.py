@@ -10,8 +10,8 @@ from fastloop.observe.lane_key import LaneKind
 from fastloop.observe.lanes import Lane
 
 QUARTER_S = 7_889_238
-"""torch.profiler's times start at the last multiple of this since 1970 (libkineto's base time), so
-that a float holds them to a fraction of a microsecond."""
+"""Seconds. torch.profiler's times count from the last multiple of this number since 1970
+(libkineto's base time): a float holds such times to a fraction of a microsecond."""
 FIRST_THREAD = 5_000_000
 """The thread id of the first lane, greater than any thread id in a profile."""
 
@@ -21,7 +21,7 @@ def format_trace(lanes: Sequence[Lane], unix_offset_ns: int) -> str:
 
     unix_offset_ns: see core.spans.unix_offset_ns.
     """
-    # The same base as torch.profiler's, so that both kinds of traces can be shown together.
+    # With the same base as torch.profiler's, both kinds of traces can be shown together.
     start_ns = min((lane.events[0].start_ns for lane in lanes), default=0) + unix_offset_ns
     base_ns = start_ns // 10**9 // QUARTER_S * QUARTER_S * 10**9
     # A process is named by its first lane.
@@ -59,10 +59,13 @@ def trace_events(lanes: Sequence[Lane], offset_ns: int) -> list[dict[str, Any]]:
 
 
 def add_to_profile(text: str, lanes: Sequence[Lane], unix_offset_ns: int) -> str:
-    """The text of torch.profiler's trace with the lanes in it."""
+    """The text of a trace of torch.profiler, with the lanes added to it.
+
+    text: the trace as torch.profiler has written it. unix_offset_ns: see core.spans.unix_offset_ns.
+    """
     trace = json.loads(text)
     offset_ns = unix_offset_ns - trace["baseTimeNanoseconds"]
-    # The profile has named the loop's process already.
+    # The profile names the loop's process already, so only workers need a name.
     others = {lane.process_id: lane for lane in lanes if lane.key.kind is LaneKind.WORKER}
     trace["traceEvents"] += [_name_process(lane) for lane in others.values()]
     trace["traceEvents"] += trace_events(lanes, offset_ns)

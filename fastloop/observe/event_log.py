@@ -1,8 +1,8 @@
-"""A log of a timeline's events. Any number of processes write to it, each thread to its own file.
+"""A log to which any number of processes write the events of a timeline.
 
-A file has records of one size and is mapped into memory. An event is in the file as soon as it is
-added, without a system call, and stays there however its process ends. Workers often end by a
-signal, while they wait for work.
+Each thread writes to its own file, which has records of one size and is mapped into memory. An
+event is in the file as soon as it is added, without a system call, and stays there however its
+process ends. Workers often end by a signal, while they wait for work.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from fastloop.observe.lane_key import LOOP_LANE, LaneKey, LaneKind
 MOST_EVENTS = 100_000
 """Maximum number of events of a thread, of 48 bytes each; later ones are not recorded."""
 SUFFIX, FACTS = ".events", ".facts"
+"""Endings of the names of files: with a thread's events, and with facts about a process."""
 _PARTS = tuple(Part)
 _NUMBERS = {part: number for number, part in enumerate(_PARTS)}
 RECORD = Struct("6q")
@@ -35,21 +36,22 @@ RECORD = Struct("6q")
 last: a record with a stop of zero holds no event, or one that a kill has cut off."""
 # Bound once: these are used for every event.
 _pack_into, RECORD_BYTES = RECORD.pack_into, RECORD.size
-# A part of a file can be mapped only from a multiple of the granularity, and no record may lie in
-# two parts: each part has a multiple of both sizes.
+# A piece of a file can be mapped only if it begins at a multiple of the granularity, and no record
+# may lie in two pieces. So the size of each piece is a multiple of both sizes.
 LEAST_BYTES = math.lcm(RECORD_BYTES, ALLOCATIONGRANULARITY)
 MOST_BYTES = 16 * LEAST_BYTES
-"""A file doubles when it is full, by LEAST_BYTES to MOST_BYTES: most processes record little."""
+"""A full file doubles, but grows by at least LEAST_BYTES and at most MOST_BYTES. It is small at
+first, because most processes record little."""
 
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """A part of an epoch, in one lane of one process."""
+    """A piece of work or of waiting in an epoch, in one lane (such as a thread) of one process."""
 
     process_id: int
     lane: LaneKey
-    """The lane that the event belongs to. A queue's lane has the finished batches of the lane that
-    fills it."""
+    """The lane that the event belongs to. In the lane of a queue, each event is a finished batch
+    that waits for the loop."""
     part: Part
     start_ns: int
     """The start by the clock of core/spans.py, which all processes of a machine share."""
@@ -57,13 +59,14 @@ class Event:
     batch: int
     """Number of the batch in the pass, from 0 on; or UNKNOWN."""
     pass_number: int = UNKNOWN
-    """Number of the pass over a loader, counted in the process of the event; or UNKNOWN."""
+    """Number of the pass, an iteration over the loader, counted in the process of the event; or
+    UNKNOWN."""
     cpu_ns: int = UNKNOWN
     """CPU time that the process used during the event; or UNKNOWN."""
 
 
 def _map_more(path: Path) -> mmap:
-    """Empty records at the end of a file, mapped into memory. The file is made if it is missing.
+    """Append empty records to a file and map them into memory. A missing file is made.
 
     Raises OSError if the disk is full.
     """
@@ -71,10 +74,11 @@ def _map_more(path: Path) -> mmap:
     try:
         start = os.fstat(file).st_size
         size = min(max(start, LEAST_BYTES), MOST_BYTES) // LEAST_BYTES * LEAST_BYTES
-        # The zeros are written, as a file that is only made longer takes its blocks when its pages
-        # are written to: on a full disk that is SIGBUS, which no code here could catch.
+        # The zeros are written because a file that is only made longer gets its blocks when its
+        # pages are written to. On a full disk that raises SIGBUS, which no code here could catch.
         if os.write(file, bytes(size)) < size:
-            # A part that is too short would leave later parts at places that can't be mapped.
+            # After a piece that is too short, later pieces would begin at places that can't be
+            # mapped.
             os.ftruncate(file, start)
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
         return mmap(file, size, offset=start)
@@ -94,22 +98,25 @@ def _read_records(path: Path, offset: int = 0) -> Iterator[tuple[int, ...]]:
 
 @dataclass
 class ThreadLog:
-    """The events of a thread."""
+    """The log of one thread, a file of events."""
 
     path: Path
     most_events: int
+    """Maximum number of events; 0 after a disk was full."""
     is_lenient: bool = False
+    """True: a full disk ends the log, and raises no error."""
     current: CurrentBatch = field(default_factory=current_batch)
     """The batch that this thread is making."""
     arrived: int = 0
     """Number of the batch that the loop has, or waits for."""
     count: int = 0
+    """Number of events so far."""
     records: mmap | bytearray = field(default_factory=bytearray)
-    """The last part of the file."""
+    """The last piece of the file, mapped into memory; empty before the first event."""
     num_bytes: int = 0
     """Length of `records`."""
     place: int = 0
-    """Offset of the next event in `records`."""
+    """Offset of the next event in `records`, in bytes."""
 
     @property
     def is_detailed(self) -> bool:
@@ -129,8 +136,8 @@ class ThreadLog:
     ) -> None:
         """Record an event.
 
-        batch, pass_number: the numbers of the batch and of its pass; None: those of the batch that
-        this thread is making.
+        batch, pass_number: the numbers of the batch and of its pass; None: the numbers of the batch
+        that this thread is making. cpu_ns: see Event.
         """
         if self.count >= self.most_events:
             return
@@ -155,14 +162,15 @@ class ThreadLog:
         except OSError:
             if not self.is_lenient:
                 raise
-            # No later event tries again: each attempt on a full disk would cost the script time.
+            # Later events must not try again: each attempt on a full disk would cost the script
+            # time.
             self.most_events = 0
             return False
         return True
 
 
 LogKey = tuple[Path, LaneKey | tuple[int, LaneKind]]
-"""A folder, and a lane or a thread and its kind."""
+"""A log's folder, and either a lane, or a thread's id and the kind of its lane."""
 _logs: dict[LogKey, ThreadLog] = {}
 """The logs of this process."""
 _last = local()
@@ -189,7 +197,7 @@ if hasattr(os, "register_at_fork"):
 
 @dataclass(frozen=True)
 class EventLog:
-    """The folder of the log's files, which must exist; plain data that can be pickled."""
+    """A log of events in a folder, which must exist; plain data that can be pickled."""
 
     folder: Path
     most_events: int = MOST_EVENTS
@@ -201,13 +209,14 @@ class EventLog:
     def here(self, kind: LaneKind = LaneKind.THREAD) -> ThreadLog:
         """The log of this thread.
 
-        kind: the kind of its lane, which the first call of a thread settles; the main thread's lane
-        is always that of its process.
+        kind: the kind of the thread's lane; only a thread's first call uses it. A main thread
+        always has the lane of its process.
         """
-        # Called for every event: comparing identities spares the hash of a path.
+        # Called for every event: comparing identities is faster than hashing a path.
         if getattr(_last, "folder", None) is self.folder:
             return _last.log
-        # The system may give this thread the id of one that has ended, perhaps of another kind.
+        # The system may give this thread the id of a thread that has ended, perhaps one with
+        # another kind of lane.
         key = self.folder, (get_ident(), kind)
         log = _logs.get(key) or self._add_log(key, self._lane_of_process(), kind)
         log.current = current_batch()
@@ -235,19 +244,24 @@ class EventLog:
         return [event for path in sorted(self.folder.glob(f"*{SUFFIX}")) for event in _read(path)]
 
     def read_new(self, offsets: dict[Path, int]) -> list[Event]:
-        """The events after the offset of each file; the offsets are moved past them."""
+        """The events after the offset of each file; the offsets are moved past them.
+
+        offsets: file -> offset in bytes, or UNKNOWN for a file that will get no more events.
+        """
         found: list[Event] = []
         for path in sorted(self.folder.glob(f"*{SUFFIX}")):
             offset = offsets.get(path, 0)
             if offset == UNKNOWN:
                 continue
-            # If this were asked after reading, the process could end with events in between.
+            # This is asked before reading: a process that ends after the question may have added
+            # events, which the next call must read.
             is_alive = _is_alive(int(path.name.partition(" ")[0]))
             # A thread adds its events in order, so the first empty record follows the last event.
             events = list(_read(path, offset))
             offsets[path] = offset + len(events) * RECORD_BYTES
             found += events
-            # A script may start new workers thousands of times.
+            # The file of an ended process is not read again: a script may start new workers
+            # thousands of times.
             if not events and not is_alive:
                 offsets[path] = UNKNOWN
         return found
@@ -263,8 +277,10 @@ class EventLog:
         return facts
 
     def read_new_facts(self, offsets: dict[Path, int]) -> list[tuple[int, dict[str, Any]]]:
-        """The facts after the offset of each file, with the ids of their processes; the offsets
-        are moved past them."""
+        """The facts after the offset of each file, each with the id of its process.
+
+        offsets: file -> offset in bytes, which is moved past these facts.
+        """
         found = []
         for path in sorted(self.folder.glob(f"*{FACTS}")):
             with path.open("rb") as file:
@@ -279,7 +295,7 @@ class EventLog:
     def close(self) -> None:
         """Forget the files that this process has open for the log."""
         with _lock:
-            # The copy is made at once. A finalizer that runs meanwhile may add a log.
+            # The keys are copied in one step: a finalizer that runs during the loop may add a log.
             for key in [*_logs]:
                 if key[0] == self.folder:
                     del _logs[key]
@@ -298,8 +314,11 @@ class EventLog:
         return lane if info is None else LaneKey(LaneKind.WORKER, info.id)
 
     def _add_log(self, key: LogKey, lane: LaneKey, kind: LaneKind | None = None) -> ThreadLog:
-        """A new log under that key, with the lane; with a kind, the lane of this thread in that of
-        its process."""
+        """A new log under this key.
+
+        lane: the log's lane if there is no kind. With a kind, it is the lane of this process: its
+        main thread has this lane, and any other thread gets a lane of this kind.
+        """
         is_main = current_thread() is main_thread()
         with _lock:
             # The thread is numbered, because its lane names a file with one writer.
@@ -332,7 +351,7 @@ def _is_alive(process_id: int) -> bool:
 
 
 def _append(path: Path, data: bytes) -> None:
-    """Write the data at the end of a file, or nothing of it.
+    """Append all of the data to a file, or nothing.
 
     Raises OSError if the disk is full.
     """

@@ -1,6 +1,7 @@
-"""The probe of a job: its DataLoader and the loop over it record their work in every process.
+"""The probe of a job: wrappers with which its DataLoader and its loop record their work as events.
 
-A DataLoader's dataset and functions are wrapped. In the loop every moment belongs to an event.
+A DataLoader's dataset and functions are wrapped, and record in every process. In the loop every
+moment belongs to an event.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ R = TypeVar("R")
 
 @dataclass(frozen=True)
 class Probe:
-    """Wraps the parts of a DataLoader; plain data."""
+    """Wraps the parts of a DataLoader so that they record events; plain data."""
 
     log: EventLog
     fetch: Part = Part.DECODE
@@ -49,17 +50,18 @@ class Probe:
         return ProbedCollate(collate_fn or default_collate, self.log)
 
     def wrap_read(self, read: Callable[..., Any]) -> Callable[..., Any]:
-        """The dataset's function that reads a file, with an event for each call in the fetch."""
+        """The dataset's function that reads a file, with an event for each call, inside a fetch."""
         return ProbedCall(read, Part.READ, self.log)
 
     def wrap_transform(self, transform: Callable[..., Any]) -> Callable[..., Any]:
-        """The function of a sample, with an event for each call in the fetch."""
+        """The function that transforms a sample, with an event for each call, inside a fetch."""
         return ProbedCall(transform, Part.TRANSFORM, self.log)
 
     def add_pieces(self, pieces: np.ndarray) -> None:
         """Record the work of threads that run no Python.
 
-        pieces: int64 (pieces, 4), each row the thread (0: the loop's), batch, start and stop.
+        pieces: int64 of shape (number of pieces, 4); the columns are the thread (0: the loop's),
+        the batch, and start and stop in nanoseconds.
         """
         for thread, batch, start_ns, stop_ns in pieces.tolist():
             lane = LaneKey(LaneKind.NATIVE, thread)
@@ -71,9 +73,9 @@ def watch_epoch(batches: Iterable[T], log: EventLog, body: Part = Part.STEP) -> 
     """Yield the batches; record iter(), each wait, the loop's work with each batch, and the end.
 
     body: the part as which the loop's work with a batch is recorded, until the loop asks for the
-    next one; GAP if events inside of it show its parts.
+    next batch; GAP if other events inside of this work show its parts.
 
-    An event starts at the reading of the clock at which the one before has stopped.
+    Each event starts at the time at which the event before it stopped, so no time is left out.
     """
     here = log.here()
     start_ns = now_ns()
@@ -85,7 +87,8 @@ def watch_epoch(batches: Iterable[T], log: EventLog, body: Part = Part.STEP) -> 
     current.received = UNKNOWN
     for batch in iterator:
         arrived_ns = now_ns()
-        # A DataLoader skips the numbers of batches that the workers of a stream don't make.
+        # A DataLoader skips the numbers of batches that the workers of an IterableDataset don't
+        # make.
         here.arrived = max(here.arrived, current.received)
         here.add(Part.WAIT, reached_ns, arrived_ns, here.arrived)
         try:
@@ -95,7 +98,7 @@ def watch_epoch(batches: Iterable[T], log: EventLog, body: Part = Part.STEP) -> 
             reached_ns = now_ns()
             here.add(body, arrived_ns, reached_ns, here.arrived)
         here.arrived += 1
-        # The step may have iterated over another DataLoader.
+        # The step may have iterated over another DataLoader, which sets this number.
         current.received = UNKNOWN
         # A reference here would keep a batch while the next one is made, and so change the memory
         # that the loader can reuse.
@@ -109,7 +112,7 @@ def watch_epochs(epochs: Epochs, log: EventLog) -> Epochs:
 
 
 def watch_calls(function: Callable[[T], R], part: Part, log: EventLog) -> Callable[[T], R]:
-    """The loop's function of a batch, with an event of this part for each call."""
+    """A function that the loop calls with each batch, with an event of this part for each call."""
     here = log.here()
 
     def call(batch: T) -> R:

@@ -1,4 +1,4 @@
-"""The lanes of a timeline: each is the work of one thread, of a device, or of a queue."""
+"""Keys of a timeline's lanes; a lane is the work of a thread or device, or a queue's batches."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from enum import StrEnum
 from typing import NamedTuple
 
 NO_NUMBER = "-"
-"""Stands in a file's name for the number of a lane without one."""
+"""The text in a file's name in place of a number, if the lane has no number."""
 
 
 class LaneKind(StrEnum):
@@ -26,7 +26,7 @@ class LaneKind(StrEnum):
     PINNING = "pin"
     """A DataLoader's thread that copies batches to pinned memory."""
     NATIVE = "native"
-    """A thread of FastLoader's native core, or all of them together."""
+    """A thread of FastLoader's native core, or all of its threads together."""
     DEVICE = "device"
     """The device that makes the steps."""
     QUEUE = "queue"
@@ -45,7 +45,8 @@ class LaneKey(NamedTuple):
     number: int | None = None
     """The number of the worker or of the thread."""
     of: LaneKey | None = None
-    """Of a queue: the lane that fills it. Of a thread: its process, or None in the loop's."""
+    """For a queue: the lane that fills it. For a thread: the lane of its process; None if that is
+    the loop's process."""
     device: str = ""
     """The device's name, such as "cuda:0"; empty in all other lanes."""
 
@@ -61,16 +62,16 @@ class LaneKey(NamedTuple):
 
     @property
     def queue(self) -> LaneKey:
-        """The lane of the batches that this lane has made."""
+        """The lane of the queue with the batches that this lane has made."""
         return LaneKey(LaneKind.QUEUE, of=self)
 
     @property
     def process(self) -> LaneKey:
-        """The lane of the maker's process: of a thread in a worker, the worker's lane."""
+        """The lane of the process: for a thread in a worker, or its queue, the worker's lane."""
         return self if self.of is None else self.of.process
 
     def encode(self) -> str:
-        """The text after which the files of an event log are named."""
+        """The lane as text, for the name of its file in an event log."""
         own = f"{self.kind} {NO_NUMBER if self.number is None else self.number}"
         return own if self.of is None else f"{own} {self.of.encode()}"
 

@@ -14,23 +14,26 @@ from fastloop.observe.event_log import Event
 from fastloop.observe.lane_key import LOOP_LANE, LaneKey, LaneKind
 
 OF_PASSES = (Part.START, Part.END, Part.GAP)
-"""Events that belong to no batch."""
+"""Parts of events that belong to a pass, an iteration over a loader, and to no batch."""
 OTHERS = 1
-"""The group in a picture of all makers of batches that are not named in GROUPS."""
+"""The group of all lanes of makers of batches that GROUPS does not name."""
 GROUPS = {LaneKind.WORKER: 0, LaneKind.LOOP: 3, LaneKind.DEVICE: 4}
-"""The groups of lanes in a picture, from the top down, by the kind of the process."""
+"""Kind of a lane's process -> the group of the lane in a picture, numbered from the top down."""
 OF_SHARED_QUEUE = 2
-"""The group of the queue that all native threads fill: below the last of them."""
+"""The group of the queue that all native threads fill: below these threads."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Lane:
-    """Events of one process in the order of their starts. Events are nested or don't overlap; an
-    inner event comes after the outer one."""
+    """A row of a timeline: events of one process, in the order of their starts.
+
+    Two events are nested or don't overlap; an inner event comes after the outer one.
+    """
 
     key: LaneKey
     row: int = 1
-    """A queue has as many rows as it ever has batches at once; every other lane has one."""
+    """Number of the row, from 1 on. A queue has a row for each batch that is in it at the same
+    time; every other lane has one row."""
     process_id: int
     events: tuple[Event, ...]
 
@@ -41,7 +44,7 @@ class Lane:
 
 
 def build_lanes(events: Iterable[Event]) -> list[Lane]:
-    """The lanes of a pass: of each worker, of its queue, of threads, of the loop and of its device.
+    """The lanes of a pass: of each worker and its queue, of threads, of the loop and its device.
 
     events: those of one pass of a loop, as each pass numbers its batches from 0 on.
     """
@@ -63,8 +66,8 @@ def build_lanes(events: Iterable[Event]) -> list[Lane]:
 
 def _count_batches(events: list[Event]) -> list[Event]:
     """The events, with the batches of the pass numbered from 0 on without gaps."""
-    # DataLoader also numbers batches that are never made, because the worker of a stream has ended
-    # before others, and a kept iterator goes on with its numbers in the next pass.
+    # DataLoader also numbers batches that are never made, if a worker of an IterableDataset ends
+    # before others. And a kept iterator continues its numbers in the next pass.
     numbers = sorted(
         {each.batch for each in events if each.batch != UNKNOWN and each.part not in OF_PASSES}
     )
@@ -77,7 +80,7 @@ def _count_batches(events: list[Event]) -> list[Event]:
 def last_passes(events: Iterable[Event]) -> list[Event]:
     """The events of each process's last pass.
 
-    Persistent workers may finish a batch of the pass before it while the last pass begins.
+    Persistent workers may still finish a batch of the previous pass while the last pass begins.
     """
     events = list(events)
     last: dict[int, int] = defaultdict(lambda: UNKNOWN)
@@ -91,7 +94,7 @@ def coverage(events: Iterable[Event], start_ns: int, stop_ns: int) -> float:
     covered_ns = 0
     reached_ns = start_ns
     for event in sorted(events, key=_order):
-        # Time before reached_ns is covered already, so that events which overlap count once.
+        # Time before reached_ns is covered already, so overlapping events count once.
         begin_ns, end_ns = max(event.start_ns, reached_ns), min(event.stop_ns, stop_ns)
         covered_ns += max(0, end_ns - begin_ns)
         reached_ns = max(reached_ns, end_ns)
@@ -99,7 +102,10 @@ def coverage(events: Iterable[Event], start_ns: int, stop_ns: int) -> float:
 
 
 def flatten(events: Iterable[Event]) -> list[Event]:
-    """Pieces of the events of a lane that don't overlap: at each time the innermost event."""
+    """The events of a lane, cut into pieces that don't overlap.
+
+    At each time, the piece is of the innermost event.
+    """
     pieces: list[Event] = []
     # The events that are open at reached_ns, the innermost one last. Everything before that is in
     # `pieces`.
@@ -126,8 +132,10 @@ def flatten(events: Iterable[Event]) -> list[Event]:
 
 
 def part_seconds(events: Iterable[Event]) -> dict[Part, float]:
-    """Seconds of each part of a lane, the longest first. The time of an inner event counts for its
-    own part only."""
+    """Seconds of each part of a lane, the longest first.
+
+    The time of an inner event counts for its own part only.
+    """
     totals_ns: dict[Part, int] = defaultdict(int)
     for piece in flatten(events):
         totals_ns[piece.part] += piece.stop_ns - piece.start_ns
@@ -136,7 +144,7 @@ def part_seconds(events: Iterable[Event]) -> dict[Part, float]:
 
 
 def _divide_into_rows(events: Iterable[Event]) -> list[list[Event]]:
-    """The events of each row of a lane."""
+    """The events of a lane, divided into the rows in which a picture shows them."""
     rows: list[list[Event]] = []
     for event in sorted(events, key=_order):
         # Batches wait in a queue at the same time; in all other lanes events are nested.
@@ -155,7 +163,7 @@ def _order(event: Event) -> tuple[int, int]:
 
 
 class _Place(NamedTuple):
-    """The place of a lane in a picture. The lanes are sorted by the fields, from the first on."""
+    """The place of a lane in a picture: lanes are sorted by these fields, in their order."""
 
     group: int
     number: int
@@ -183,9 +191,10 @@ def _place(lane: Lane) -> _Place:
 
 
 def _queue_events(main: Sequence[Event], work: Sequence[Event]) -> list[Event]:
-    """The events of queues, with a lane for each worker, thread or native core.
+    """The time of each finished batch in a queue, as events in the lane of its maker's queue.
 
-    main: the events of the loop; work: those of the makers of its batches.
+    The makers are workers, threads, or the native core. main: the events of the loop. work: the
+    events of the makers.
     """
     arrivals = {event.batch: event for event in main if event.part is Part.WAIT}
     collated = [event for event in work if event.part is Part.COLLATE and event.batch in arrivals]
@@ -194,7 +203,10 @@ def _queue_events(main: Sequence[Event], work: Sequence[Event]) -> list[Event]:
 
 
 def _wait_in_queue(made: Event, made_ns: int, arrival: Event) -> Event:
-    """A batch's time in its queue."""
+    """The event of a batch in its queue, from made_ns until the loop has the batch.
+
+    made: an event of the lane that fills the queue. arrival: the loop's wait for the batch.
+    """
     return replace(
         made,
         lane=made.lane.queue,
@@ -210,7 +222,8 @@ def _native_queue(
 ) -> list[Event]:
     """The queue of FastLoader's native core. Any of its threads makes pieces of any batch.
 
-    A piece is numbered by its first batch. It may end within the batch in which the next begins.
+    A piece has the number of its first batch. It may end in the middle of a batch, and then the
+    next piece begins in this batch.
     """
     native = [event for event in work if event.lane.kind is LaneKind.NATIVE]
     if not native:
@@ -224,7 +237,8 @@ def _native_queue(
     lane = replace(native[0], lane=LaneKey(LaneKind.NATIVE))
     queues = []
     for arrival in arrivals.values():
-        # A batch is ready with the last of its pieces; the piece before may end in it.
+        # A batch is ready when the last of its pieces is made. The piece that begins in an earlier
+        # batch may end in this one.
         before = max(0, bisect_left(firsts, arrival.batch) - 1)
         pieces = firsts[before : bisect_right(firsts, arrival.batch)]
         ready_ns = max((made_ns[first] for first in pieces), default=arrival.stop_ns)

@@ -17,7 +17,10 @@ from fastloop.observe.warning_frames import skip_in_warnings
 
 
 class ProbedDataset:
-    """A dataset of either style that records an event per read; it has the dataset's attributes."""
+    """A wrapper of a map-style or iterable dataset that records an event for each read.
+
+    The attributes of the wrapper are those of the dataset.
+    """
 
     def __init__(self, dataset: Any, part: Part, log: EventLog) -> None:
         # An ordinary assignment would set an attribute of the dataset, see __setattr__.
@@ -55,6 +58,7 @@ class ProbedDataset:
         dataset = self._dataset
         # A dataset may set __getitems__ to None to be read sample by sample, as torch permits.
         getitems = getattr(dataset, "__getitems__", None)
+        # While there is room in the log, each sample is an event; later, each batch is one event.
         if not getitems and log.is_detailed:
             return [self[index] for index in indices]
         start_ns = now_ns()
@@ -103,15 +107,15 @@ class ProbedCollate:
 
 @dataclass(frozen=True)
 class ProbedCall:
-    """A function that records an event for each call, while there is room for details."""
+    """A function that records an event for each call, while the log has room for details."""
 
     function: Callable[..., Any]
     part: Part
     log: EventLog
 
     def __getattr__(self, name: str) -> Any:
-        # pickle looks for special methods before this object has a function: asking the function
-        # for them would call this method without end.
+        # pickle looks up special methods before this object has its attribute `function`. Reading
+        # that attribute would then call this method without end.
         if name.startswith("__"):
             raise AttributeError(name)
         return getattr(self.function, name)

@@ -24,12 +24,14 @@ ROW, QUEUE_ROW, ROW_GAP = 20, 9, 3
 LINE = 18
 """Height of a line of text."""
 PIXEL = 0.5
-"""Width of a pixel of the drawing. It has the colour of the part that takes most of its time. A box
-for each event of a long epoch would need much more memory, and most of them could not be seen."""
+"""Width of a pixel of the drawing. A pixel has the colour of the part of the epoch that takes most
+of the pixel's time. A box for each event of a long epoch would need much more memory, and most
+boxes could not be seen."""
 FEWEST_SHOWN, MOST_SHOWN = 6, 12
-"""Batches of a stretch."""
+"""Least and greatest number of batches in a stretch, if a plot does not show all batches."""
 MOST_QUEUE_ROWS = 8
-"""Rows drawn of a queue; FastLoader may have hundreds of small batches ready."""
+"""Maximum number of rows that are drawn of a queue; FastLoader may have hundreds of small batches
+ready."""
 NUM_TICKS = 8
 """Approximate number of ticks on an axis."""
 LABEL_WIDTH, CHARACTER_WIDTH = 8, 6.6
@@ -49,8 +51,8 @@ COLOURS = {
     Part.QUEUE: "#b3b09a",
     Part.PIN: "#636363",
 }
-"""Colours of middle brightness, which are seen on white and on black. Most of them are from Okabe
-and Ito's palette, distinct for colour-blind readers."""
+"""Colours of middle brightness, which can be seen on white and on black. Most of the colours are
+from Okabe and Ito's palette, which is distinct for colour-blind readers."""
 STYLE = """
 .fastloop-timeline { max-width: none; --tl-paper: #fff; --tl-ink: #1f1f1d; --tl-rule: #d6d6d1; }
 @media screen and (prefers-color-scheme: dark) {
@@ -68,21 +70,22 @@ STYLE = """
 
 @dataclass(frozen=True, kw_only=True)
 class Stretch:
-    """The part of an epoch in one plot."""
+    """A stretch of an epoch, which one plot shows."""
 
     title: str
     start_ns: int
     stop_ns: int
 
     def x(self, time_ns: float) -> float:
-        """The place of a time in the picture."""
+        """The x coordinate of a time in the picture."""
         return LEFT + PLOT * (time_ns - self.start_ns) / (self.stop_ns - self.start_ns)
 
 
 def draw_timeline(events: Iterable[Event], title: str = "Timeline of an epoch") -> str:
-    """An <svg> element of the events of a log.
+    """An <svg> element that shows the events of one pass as a timeline.
 
-    Its times count from the first event of the loop. Raises ValueError if no batch arrived.
+    The times on its axes count from the first event of the loop. Raises ValueError if no batch
+    arrived.
     """
     lanes = build_lanes(events)
     loop = [event for lane in lanes if lane.key == LOOP_LANE for event in lane.events]
@@ -98,7 +101,7 @@ def draw_timeline(events: Iterable[Event], title: str = "Timeline of an epoch") 
 
 
 def describe_loop(loop: Sequence[Event]) -> str:
-    """The shares of the loop's time, the greatest first."""
+    """A sentence with the loop's time and the shares of its parts, the greatest first."""
     seconds = part_seconds(loop)
     total_s = sum(seconds.values())
     shares = ", ".join(f"{part} {100 * value / total_s:.1f} %" for part, value in seconds.items())
@@ -106,7 +109,10 @@ def describe_loop(loop: Sequence[Event]) -> str:
 
 
 def choose_stretches(loop: Sequence[Event], lanes: Sequence[Lane]) -> list[Stretch]:
-    """The first batches and as many in the middle; one stretch of all batches if these are few."""
+    """The first batches and the same number in the middle; or all batches, if there are few.
+
+    loop: the events of the loop. Raises ValueError if no batch arrived.
+    """
     bounds: dict[int, tuple[int, int]] = {}
     arrived = [event.batch for event in loop if event.part is Part.WAIT]
     if not arrived:
@@ -115,7 +121,7 @@ def choose_stretches(loop: Sequence[Event], lanes: Sequence[Lane]) -> list[Stret
         low, high = bounds.get(event.batch, (event.start_ns, event.stop_ns))
         bounds[event.batch] = min(low, event.start_ns), max(high, event.stop_ns)
     workers = sum(lane.key.kind is LaneKind.WORKER for lane in lanes)
-    # Enough for each worker to take two turns.
+    # Each worker makes at least two of these batches, if there are few workers.
     shown = min(MOST_SHOWN, max(FEWEST_SHOWN, 2 * workers + 4))
     start_ns, stop_ns = loop[0].start_ns, max(event.stop_ns for event in loop)
     if len(arrived) <= 2 * shown + 1:
@@ -130,7 +136,7 @@ def choose_stretches(loop: Sequence[Event], lanes: Sequence[Lane]) -> list[Stret
 
 
 def _draw_legend(lanes: Sequence[Lane], y: float) -> tuple[list[str], float]:
-    """The elements of the parts that the lanes have, and the y of their end."""
+    """The elements of a legend of the parts that the lanes have, and the y of its lower end."""
     present = {event.part for lane in lanes for event in lane.events}
     x = 16.0
     elements = []
@@ -149,7 +155,7 @@ def _draw_legend(lanes: Sequence[Lane], y: float) -> tuple[list[str], float]:
 def _draw_stretch(
     stretch: Stretch, lanes: Sequence[Lane], zero_ns: int, y: float
 ) -> tuple[list[str], float]:
-    """The elements of a stretch below y, and the y of their end."""
+    """The elements of a stretch below y, and the y of their lower end."""
     elements = [_draw_text(16, y, stretch.title, "heading")]
     top = y + 10
     y = top
@@ -159,7 +165,7 @@ def _draw_stretch(
             continue
         is_queue = lane.key.kind is LaneKind.QUEUE
         height = QUEUE_ROW if is_queue else ROW
-        # The label of a queue's first row stands for all of them.
+        # All rows of a queue share one label, beside the first row.
         if lane.row == 1:
             elements.append(_draw_text(LEFT - 8, y + height - height / 4, lane.name, "lane"))
         elements += _draw_boxes(events, stretch, y, height)
@@ -198,7 +204,8 @@ def _draw_numbers(events: Sequence[Event], stretch: Stretch, y: float) -> Iterat
 def _main_pieces(pieces: Iterable[Event], stretch: Stretch) -> Iterator[tuple[int, Event]]:
     """Each pixel that is not idle for most of its time, and the longest piece of its main work.
 
-    Its main work is the part and the batch that take most of its time.
+    The main work of a pixel is the part and the batch that take most of the pixel's time. A piece
+    is the time in which an event is the innermost event of its lane, see `flatten`.
     """
     pixels: dict[int, dict[tuple[Part, int], float]] = defaultdict(lambda: defaultdict(float))
     longest: dict[tuple[int, Part, int], Event] = {}
@@ -240,10 +247,10 @@ def _duration_ns(event: Event) -> int:
 
 
 def _extents(events: Iterable[Event], stretch: Stretch) -> dict[int, tuple[int, int]]:
-    """Start and stop of the visible part of each batch in a row, without the wait for it."""
+    """Batch -> start and stop of the visible work on it in a row, without the wait for it."""
     extents: dict[int, tuple[int, int]] = {}
     for event in events:
-        # The number belongs over the work on the batch.
+        # The number is drawn over the work on the batch, not over waits, start or end.
         if event.batch < 0 or event.part in (Part.WAIT, Part.START, Part.END):
             continue
         start_ns = max(event.start_ns, stretch.start_ns)
@@ -254,7 +261,10 @@ def _extents(events: Iterable[Event], stretch: Stretch) -> dict[int, tuple[int, 
 
 
 def _draw_axis(stretch: Stretch, zero_ns: int, top: float, y: float) -> tuple[list[str], float]:
-    """The elements of the grid and of an axis in milliseconds, and the y of their end."""
+    """The elements of the grid and of an axis in milliseconds, and the y of their lower end.
+
+    zero_ns: the time at which the axis has 0. top, y: upper and lower end of the grid.
+    """
     step_ms = _tick_step((stretch.stop_ns - stretch.start_ns) / 1e6)
     first = math.ceil((stretch.start_ns - zero_ns) / 1e6 / step_ms)
     last = math.floor((stretch.stop_ns - zero_ns) / 1e6 / step_ms)
@@ -270,7 +280,7 @@ def _draw_axis(stretch: Stretch, zero_ns: int, top: float, y: float) -> tuple[li
 
 
 def _tick_step(length_ms: float) -> float:
-    """A round number of milliseconds, so that there are about NUM_TICKS ticks."""
+    """Milliseconds between two ticks: a round number that gives at most about NUM_TICKS ticks."""
     least = length_ms / NUM_TICKS
     magnitude = 10.0 ** math.floor(math.log10(least))
     return next(m * magnitude for m in (1, 2, 5, 10) if m * magnitude >= least)

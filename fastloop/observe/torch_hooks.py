@@ -1,5 +1,6 @@
-"""Wrappers of torch's own functions, which tell its threads and workers the numbers of batches.
+"""Wrappers of torch's own functions: its threads and workers then know the numbers of batches.
 
+Recorded events need these numbers, because timelines match the events of a batch by its number.
 DataLoader numbers the batches of a pass, and sends the number to a worker together with the indices
 of the samples. It pins batches in a thread of the loop's process, or in its next() if it has no
 workers.
@@ -37,7 +38,7 @@ WITH_WORKERS = (
     "torch.utils.data._utils.worker",
     "torchdata.stateful_dataloader.stateful_dataloader",
 )
-"""The modules in which DataLoaders find that function."""
+"""The modules in which DataLoaders look up `_worker_loop`."""
 
 T = TypeVar("T")
 
@@ -47,7 +48,7 @@ def wrap_queues(
 ) -> Callable[..., None]:
     """torch's function that a worker runs, with wrapped queues.
 
-    wrappers: the wrapper of a queue by the name of torch's argument.
+    wrappers: name of the function's argument that is a queue -> function that wraps the queue.
     """
     # The queues are found by name: versions of torch differ in the positions of the arguments.
     signature = inspect.signature(worker_loop)
@@ -64,8 +65,10 @@ def wrap_queues(
 
 
 class NumberedIndices:
-    """A worker's queue of (number, indices): after each `get`, the worker's current batch has that
-    number."""
+    """A worker's queue of (number, indices), which also sets the number of the current batch.
+
+    After each `get`, `current_batch()` of the worker has the number of the item.
+    """
 
     def __init__(self, queue: Any) -> None:
         self._queue = queue
@@ -89,9 +92,9 @@ class NumberedIndices:
 
 
 def follow_numbers(module: ModuleType) -> None:
-    """Let iterators of torch's DataLoader keep the number of the batch that a worker has sent last.
+    """Make iterators of torch's DataLoader keep the number of the batch that a worker sent last.
 
-    module: torch.utils.data.dataloader, for this process and its forks.
+    module: torch.utils.data.dataloader, which is patched for this process and its forks.
     """
     iterators = module._MultiProcessingDataLoaderIter
     original = iterators._get_data
@@ -108,9 +111,9 @@ def follow_numbers(module: ModuleType) -> None:
 
 def number_of_batch(iterator: Any) -> int:
     """Number of the iterator's last batch: the workers' number, or without workers its place."""
-    # With in_order=False the batch that comes first is delivered, while _rcvd_idx stays where it
-    # is until its own batch has come. Iterators of other libraries may have a _get_data of their
-    # own, which is not followed.
+    # With in_order=False, a batch is delivered as soon as it is ready, but _rcvd_idx does not grow
+    # until the batch with its number has come. Iterators of other libraries may have a _get_data of
+    # their own, which does not set SENT.
     sent = getattr(iterator, SENT, None)
     if sent is not None and not getattr(iterator, "_in_order", True):
         return sent
@@ -118,7 +121,7 @@ def number_of_batch(iterator: Any) -> int:
 
 
 def probe_pinning(log: EventLog) -> None:
-    """Let DataLoaders of this process record each pinned batch from now on."""
+    """Make DataLoaders of this process record each pinned batch after this call."""
     run = pin_memory._pin_memory_loop
 
     def _pin_memory_loop(in_queue: Any, *arguments: Any) -> Any:
@@ -132,8 +135,10 @@ def probe_pinning(log: EventLog) -> None:
 
 @dataclass(frozen=True)
 class NumberedQueue:
-    """The pinning thread's queue of (number, batch): after each `get`, the thread's current batch
-    has that number."""
+    """The pinning thread's queue of (number, batch), which also sets the current batch's number.
+
+    After each `get`, `current_batch()` of the thread has the number of the item.
+    """
 
     queue: Any
 
@@ -167,9 +172,10 @@ class ProbedPinning:
 
 
 class NumberedWorker:
-    """The function that a worker of a DataLoader runs, with NumberedIndices.
+    """The function that a worker of a DataLoader runs, with its index queue as NumberedIndices.
 
-    It is pickled by the name of its module: a new process finds torch's own function there.
+    It is pickled as the name of the module of torch's own function: a new process imports that
+    function from there.
     """
 
     def __init__(self, module: str) -> None:
@@ -186,7 +192,7 @@ class NumberedWorker:
 
 
 def _number_own(original: Callable[[Any], T]) -> Callable[[Any], T]:
-    """The iterators' __next__, which numbers the batches that it makes in its own thread."""
+    """The __next__ of iterators, which also numbers the batches that it makes in its own thread."""
 
     @functools.wraps(original)
     def __next__(iterator: Any) -> T:  # noqa: N807
@@ -198,7 +204,7 @@ def _number_own(original: Callable[[Any], T]) -> Callable[[Any], T]:
             batch = original(iterator)
         finally:
             current.number = outside
-        # The batches of a DataLoader that a sample iterates over are not those of the loop.
+        # If a sample iterates over a DataLoader, the batches of that DataLoader are not the loop's.
         if outside == UNKNOWN:
             current.received = number_of_batch(iterator)
         return batch
@@ -208,8 +214,11 @@ def _number_own(original: Callable[[Any], T]) -> Callable[[Any], T]:
 
 @contextmanager
 def loaders_watched(log: EventLog) -> Iterator[None]:
-    """A context in which DataLoaders of this process, and the workers that they start, number the
-    batches that they make, and record each pinned batch."""
+    """A context in which DataLoaders of this process number and record their batches.
+
+    The DataLoaders, and the workers that they start, number the batches that they make. Each pinned
+    batch is recorded.
+    """
     # fastloop attach imports this module before torch.utils.data is complete.
     from torch.utils.data import dataloader
 

@@ -1,1 +1,1 @@
-"""All options: options/<group>/<option>.py mirrors conf/<group>/<option>.yaml."""
+"""All options: fastloop/options/<group>/<option>.py implements conf/<group>/<option>.yaml."""

@@ -1,1 +1,1 @@
-"""Child processes, signals and ranks; imports only core."""
+"""Start, watch and end child processes, handle signals, and join ranks; imports only core."""

@@ -1,5 +1,5 @@
-"""Keep the log of a child process: its output if it is silent, and stacks of processes on
-request."""
+"""Keep the log of a child process: its output if it must not print (a silent child), and the stack
+of any process on request."""
 
 from __future__ import annotations
 
@@ -65,8 +65,10 @@ class ChildLog:
 
 
 def write_log(writer: Connection, silent: bool) -> None:
-    """Write the stacks of all threads of this process to the log on SIGUSR1, the main one last; if
-    silent, its output as well."""
+    """From now on write the stacks of all threads to the log on SIGUSR1, the main thread's last.
+
+    silent: also write the output of this process to the log.
+    """
     faulthandler.register(signal.SIGUSR1, writer.fileno(), all_threads=True)
     if silent:
         for descriptor in (1, 2):

@@ -1,5 +1,8 @@
-"""Run a single call in a fresh process, which reports its outcome and is always ended, with the
-processes that it leaves running."""
+"""Make one function call in a fresh child process, and receive its value or its failure.
+
+`start_child` starts the process. It always ends the process, and the processes that the call has
+left running. Every trial runs in such a child.
+"""
 
 from __future__ import annotations
 
@@ -52,7 +55,7 @@ class Call:
     function: Callable[..., Any]
     args: tuple[Any, ...]
     number: int = 0
-    """Equal for all ranks that make the call together."""
+    """Number of the call, equal for all ranks that make it together."""
     spec: RankSpec | None = None
     """Rank of the process in its group; None: no group. Only rank 0 prints its output."""
 
@@ -82,7 +85,7 @@ class Child:
     """A connection; closing it lets the process exit."""
     log: ChildLog
     oom_kills_before: int
-    """Number of processes that the kernel had killed for want of memory before this one started."""
+    """Number of processes that the kernel had killed for lack of memory before this one started."""
     has_answered: bool = False
     """True when the process has returned a value, after which it exits by itself."""
     left_running: list[str] = field(default_factory=list)
@@ -99,7 +102,7 @@ class Child:
         return [self.receiver, self.process.sentinel]
 
     def receive_outcome(self) -> Outcome:
-        """Receive the outcome of the call, once a handle is ready."""
+        """Receive the outcome of the call, once one of `handles` is ready."""
         if not self.receiver.poll():
             # The process is dead, but its children may hold the pipe open and keep recv waiting.
             self.process.join()
@@ -146,12 +149,12 @@ def start_child(
 ) -> Iterator[Child]:
     """Start a process that makes the call.
 
-    environment: folder of the environment in which the process runs; None: the one of this process.
+    environment: folder of the environment in which the process runs; None: this process's own.
 
-    When the context ends, a process that has answered exits by itself; any other is killed with its
-    children. Processes that the call has left running are ended too.
+    When the context ends, a process that has answered exits by itself. A process that has not
+    answered is killed with its children. Processes that the call has left running are ended too.
     """
-    # A forkserver forks only processes of this environment.
+    # A forkserver can fork processes of this process's environment only.
     isolation = "spawn" if environment else isolation
     context = start_context(isolation)
     receiver, sender = Pipe(duplex=False)
@@ -169,7 +172,8 @@ def start_child(
         oom_kills_before=oom_kills(),
     )
     known: set[int] | None = None
-    # A process that has left the child's group becomes a child of this one when its parent ends.
+    # A process that has left the child's process group becomes a child of this process when its
+    # parent ends, and is found among the children then.
     with adopt_orphans():
         # A signal may come at any moment from here on: `finally` ends all that has begun.
         try:
@@ -239,7 +243,7 @@ def _failure_of(error: Exception, details: str) -> Failure:
 
 def _end_group(process: BaseProcess, has_answered: bool) -> None:
     """Wait for the process if it has answered, then kill it and its group."""
-    # The process could not be started.
+    # A process that could not be started has no id.
     if process.pid is None:
         return
     if has_answered:

@@ -23,7 +23,7 @@ ENDINGS = {
     ]
     if hasattr(signal, name)
 }
-"""The last word of a command, by the signal that ends it."""
+"""Signal -> the word that a command prints when the signal ends it."""
 
 
 def open_standard_streams() -> None:
@@ -69,10 +69,10 @@ def quiet_on_closed_pipe() -> Iterator[None]:
 def exit_on_system_error(
     describe: Callable[[], str] | None = None, status: int = 1
 ) -> Iterator[None]:
-    """Exit with the status and one line on an OSError, such as that of a full disk, and if the
-    system can't load a library, for example under a memory limit.
+    """Print one line and exit with the status on an OSError, such as that of a full disk.
 
-    describe: called for a text that follows the error's. HYDRA_FULL_ERROR=1 shows the traceback.
+    The same happens if the system can't load a library, for example under a memory limit. describe:
+    returns a text that follows the error's text. HYDRA_FULL_ERROR=1 shows the traceback.
     """
     try:
         yield

@@ -1,15 +1,15 @@
-"""Build virtual environments for options that the main environment can't hold, because their
-libraries exclude others.
+"""Build virtual environments for options with libraries that conflict with the main environment.
 
-Such an environment sees the packages of the main environment: a .pth file in its site-packages
-adds the main one's after its own. So torch, which takes gigabytes, is installed once, and a
-requirement still takes precedence over another version in the main environment. A virtual
-environment with --system-site-packages would not do, as it shows the packages of the base
-interpreter, which has none if the main environment is itself a virtual one.
+The main environment is the one that fastloop is started from. A built environment also sees its
+packages: a .pth file adds the main environment's folders after the built environment's own. So
+torch, which takes gigabytes, is installed only once, and a requirement still takes precedence over
+another version in the main environment. A virtual environment with --system-site-packages would not
+do. It shows the packages of the base interpreter, which has none if the main environment is itself
+a virtual environment.
 
-pip installs the requirements. It takes the packages that it sees as installed, and does not
-uninstall those outside of the environment. uv would install torch again: it ignores all packages
-outside of the environment.
+pip installs the requirements. It treats the packages that it sees as installed, and does not
+uninstall those outside of the environment. uv ignores all packages outside of the environment, and
+so would install torch again.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ BUILD_FORMAT = 1
 """Version of the way in which environments are built. A higher one leaves older environments
 unused."""
 DESCRIPTION = "environment.json"
-"""File in an environment with its contents, written last."""
+"""Name of the file that describes an environment in its folder; written after the installation."""
 SAME_MODULES = {"tensorflow-cpu": "tensorflow", "opencv-python-headless": "opencv-python"}
 """Name of a package -> another package that has the same modules and versions."""
 COMPILED_FOR = ("torch", "numpy")
@@ -61,14 +61,14 @@ PIP_OPTIONS = ("--no-input", "--no-warn-script-location", "--disable-pip-version
 PLACE_VARIABLES = tuple(f"PIP_{name}" for name in ("DRY_RUN", "PREFIX", "PYTHON", "ROOT", "TARGET"))
 """Environment variables with which pip would install to another place, or nothing."""
 NAME_FILES = ("-r", "--requirement", "-c", "--constraint")
-"""Options of pip install before the path of a file."""
+"""Options of pip install that the path of a file follows."""
 DESCRIBING_PROGRAM = """
 import importlib.metadata, json, sys, sysconfig
 folders = sorted({sysconfig.get_path(name) for name in ("purelib", "platlib")})
 packages = {each.name: each.version for each in importlib.metadata.distributions(path=folders)}
 print(json.dumps({"path": sys.path, "packages": packages}))
 """
-"""Program that prints the import path of an interpreter and the packages of its own."""
+"""Program that prints an interpreter's import path, and the packages of its own environment."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,8 +91,8 @@ class Environment:
         files = [_digest(path) for path in _local_files(self)]
         compiled_for = [(name, version_of(name)) for name in COMPILED_FOR]
         requirements = sorted(self.requirements)
-        # A virtual environment may be reached by a symbolic link, too. Its interpreter is a link to
-        # the base's, so that the interpreter's real path would not tell it.
+        # The path is resolved, because a symbolic link may lead to the same virtual environment.
+        # The interpreter's real path would not identify it: that is the base interpreter's.
         prefix = os.path.realpath(sys.prefix)
         return fingerprint(BUILD_FORMAT, sys.version, prefix, requirements, files, compiled_for)
 
@@ -145,7 +145,7 @@ class BuiltEnvironment:
 
     @property
     def label(self) -> str:
-        """The requirements, and a fastloop of its own, for a list."""
+        """Text for a list: the requirements, and the path of the environment's own fastloop."""
         made_of = self.environment
         own = [f"fastloop of {made_of.fastloop}"] if made_of.fastloop else []
         return ", ".join([*made_of.requirements, *own])
@@ -168,19 +168,19 @@ def build_environment(environment: Environment) -> BuiltEnvironment:
 
 
 def find_or_build(environment: Environment) -> tuple[BuiltEnvironment, bool]:
-    """Build the environment as `build_environment` does; also returns True if this call did so.
+    """Return the environment as `build_environment` does, and True if this call has built it.
 
     Waits, and prints a line about it, while another process builds an environment.
     """
-    # A run does not wait for the environment of another one if its own exists.
+    # If the environment exists, nothing is waited for, even while another one is being built.
     if environment.is_built:
         return read_environment(environment.folder), False
     _check_contents(environment)
     folder = environment.folder
-    # One lock for all: pip calls that run at a time would disturb each other, and a failed build
-    # would leave its own lock.
+    # All environments share one lock, because concurrent pip calls would disturb each other, and a
+    # failed build would leave a lock of its own behind.
     try:
-        with hold_lock(environments_folder(), _tell_wait):
+        with hold_lock(environments_folder(), _report_wait):
             remove_unfinished()
             # The process that was waited for may have built it.
             is_new = not environment.is_built
@@ -193,20 +193,20 @@ def find_or_build(environment: Environment) -> tuple[BuiltEnvironment, bool]:
                     with suppress(OSError):
                         environments_folder().rmdir()
             return read_environment(folder), is_new
-    # The disk may be full, or the outputs folder read-only: that is a row with its reason, too.
+    # The disk may be full, or the outputs folder read-only: the job's row then shows the reason.
     except OSError as error:
         reason = error.strerror or str(error)
         raise Unsupported(f"no environment: {error.filename or folder}: {reason}") from error
 
 
-def _tell_wait() -> None:
+def _report_wait() -> None:
     print(
         "another fastloop creates an environment: waiting for its end", file=sys.stderr, flush=True
     )
 
 
 def _check_contents(environment: Environment) -> None:
-    """Raise Unsupported for files that do not exist, and for text that no file can hold."""
+    """Raise Unsupported for a file that does not exist, or text that UTF-8 can't encode."""
     for path in _local_files(environment):
         if not path.exists():
             raise Unsupported(f"no environment: {path}: no such file or folder")
@@ -236,7 +236,7 @@ def read_environment(folder: Path) -> BuiltEnvironment:
 
 
 def list_environments() -> tuple[list[BuiltEnvironment], list[str]]:
-    """All environments in the outputs folder, by their names, and a line for each damaged
+    """All environments in the outputs folder, sorted by name, and a line for each damaged
     description."""
     found: list[BuiltEnvironment] = []
     damaged: list[str] = []
@@ -269,9 +269,9 @@ def is_inside() -> bool:
 @contextmanager
 def spawn_from(folder: Path) -> Iterator[None]:
     """Inside the context, multiprocessing's start method spawn starts the interpreter of the
-    environment in this folder, with its import path. Raises JobFailed if it does not exist.
+    environment in this folder, with its import path. Raises JobFailed if there is no environment.
 
-    The folders from which the program itself imports come first, as they do in every child.
+    On that path, the folders from which the program itself imports come first, as in every child.
     """
     try:
         built = read_environment(folder)
@@ -297,7 +297,7 @@ def _build(environment: Environment, beside: Path, folder: Path) -> None:
     """Build the environment in the folder `beside`, which is then renamed to `folder`."""
     venv.create(beside, symlinks=True, with_pip=False)
     python, (own,) = beside / "bin" / "python", beside.glob("lib/python*/site-packages")
-    # A build that is interrupted is removed with the temporary files of pip in it.
+    # pip's temporary files are in the folder, so they are removed with an interrupted build.
     temporary = beside / "tmp"
     temporary.mkdir()
     # addsitedir also reads the .pth files of the main environment, such as those of editable
@@ -333,7 +333,7 @@ def _pip_calls(environment: Environment) -> list[list[str]]:
 
 
 def _move_scripts(beside: Path, folder: Path) -> None:
-    """Let the scripts of a new environment name its future folder."""
+    """Replace the temporary folder's name in the scripts of a new environment by its final one."""
     for path in (beside / "bin").iterdir():
         # pip compiles a script that is a module, into bin/__pycache__.
         if path.is_file() and not path.is_symlink():
@@ -384,7 +384,7 @@ def _main_packages() -> list[str]:
 
 
 def _local_files(environment: Environment) -> list[Path]:
-    """Files and folders that the environment is made of."""
+    """Files and folders that the requirements name, and the environment's own fastloop."""
     is_path = re.compile(r"(?!-)(?!.*://).*(/|\.whl$|\.tar\.gz$)")
     paths = [
         Path(word)
@@ -432,7 +432,8 @@ def package_in(requirement: str) -> Requirement | None:
 
 
 def _is_satisfied(requirement: str) -> bool:
-    """True if this process's environment has that requirement."""
+    """True if this process's environment has the required package in an allowed version, or if the
+    requirement's marker excludes this environment."""
     if (needed := package_in(requirement)) is None:
         return False
     if needed.marker is not None and not needed.marker.evaluate():

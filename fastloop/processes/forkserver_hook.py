@@ -1,9 +1,9 @@
 """The last module that multiprocessing's forkserver preloads. No other module imports it.
 
-Importing it makes the server end with the command, and records which modules were imported before.
-multiprocessing silently skips modules that it can't preload, and each trial would then take a
-second longer to start. If the server can't fork, it ends without a traceback, because the command
-reports the error.
+Importing it makes the server end with the command, and records which modules the server has
+imported. The record matters because multiprocessing silently skips modules that it can't preload,
+and each trial would then take a second longer to start. If the server can't fork, it ends without a
+traceback, because the command reports the error.
 """
 
 from __future__ import annotations

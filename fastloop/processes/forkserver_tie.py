@@ -1,8 +1,8 @@
 """The first module that multiprocessing's forkserver preloads; nothing else imports it.
 
 Importing it makes the server end with the command; if the command has ended already, the server
-ends at once. The imports that follow take seconds, in which a killed command would leave the server
-behind.
+ends at once. It is imported first because the other imports take seconds: if the command were
+killed during them, the server would be left behind.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""Check out commits of the user's git repository in their own folders, which are removed again."""
+"""Check out a commit of the user's git repository in a folder of its own (a git worktree), and
+remove the folder afterwards."""
 
 from __future__ import annotations
 
@@ -16,8 +17,8 @@ from fastloop.core.text import first_line
 from fastloop.core.types import UsageError
 
 WORKTREE, LOCK, INDEX = "worktree", ".worktree.lock", ".submodule.index"
-"""Names of a commit's folder, of the lock beside it, which the command that uses it holds, and of
-the index with which git reads a submodule."""
+"""Names of the folder with a commit's files, of the lock beside it, and of the temporary index with
+which git reads a submodule. The command that uses the folder holds the lock."""
 SUBMODULE_MODE = "160000"
 """git's mode of a submodule in a tree."""
 NO_HOOKS = ("-c", "core.hooksPath=/dev/null", "-c", "advice.detachedHead=false")
@@ -42,8 +43,8 @@ def find_repository(folder: Path) -> Path | None:
 
 
 def explain_no_repository(folder: Path) -> str:
-    """git's reason for finding no repository around a folder that may have one, such as that it
-    belongs to another user; empty if there is none."""
+    """git's reason for rejecting the repository around the folder, such as that it belongs to
+    another user; empty if git accepts the repository, or finds none."""
     try:
         done = _call(folder, "rev-parse", "--show-toplevel", variables={"LC_ALL": "C"})
     except OSError:
@@ -64,8 +65,8 @@ def find_commit(folder: Path, name: str) -> str:
 def check_out(repository: Path, commit: str, folder: Path) -> Iterator[Path]:
     """Check the commit out as a worktree in the folder, until the context ends.
 
-    Raises UsageError if git can't make one. A command that is killed leaves it;
-    `remove_left_worktrees` removes it.
+    Raises UsageError if git can't make a worktree. A command that is killed leaves its worktree
+    behind; `remove_left_worktrees` removes it.
     """
     folder.mkdir(parents=True, exist_ok=True)
     worktree = folder / WORKTREE
@@ -83,23 +84,23 @@ def check_out(repository: Path, commit: str, folder: Path) -> Iterator[Path]:
 
 
 def _fill_submodules(repository: Path, commit: str, tree: Path, index: Path) -> None:
-    """Write the files of the commit's submodules to their folders in its tree, which git leaves
-    empty, from the repositories of the submodules in the working folder.
+    """Write the files of the commit's submodules to their folders in `tree`: git leaves them empty.
 
-    index: path of a file for git, which is removed. Raises UsageError if such a repository lacks
-    the commit, or git fails.
+    The files come from the submodules' repositories in the user's working folder. index: path of
+    git's temporary index, which is removed. Raises UsageError if such a repository lacks the
+    commit, or if git fails.
     """
     listed = _git(repository, "ls-tree", "-r", "-z", commit).split("\0")
     for entry in listed:
         kind, _, name = entry.partition("\t")
         source = repository / name
-        # A submodule that is not there in the working folder is in neither version.
+        # A submodule that the working folder lacks is left out of every version.
         if not kind.startswith(SUBMODULE_MODE) or not (source / ".git").exists():
             continue
         of_commit = kind.split()[2]
         target = tree / name
         variables = {"GIT_INDEX_FILE": str(index)}
-        # The index of the submodule stays as it is: git reads the commit into one of its own.
+        # git reads the commit into the temporary index, and the submodule's own is not changed.
         for command in (["read-tree", of_commit], ["checkout-index", "-a", f"--prefix={target}/"]):
             done = _call(source, *NO_HOOKS, *command, variables=variables)
             if done.returncode:

@@ -1,4 +1,4 @@
-"""Wait for several processes within a time limit, and sample their resources."""
+"""Wait for the answers of several children within a time limit, and sample their resources."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ class Monitor:
             self._watch.forget(child)
         resources = None
         if usage := self._usages.pop(child.pid, None):
-            # The reference to the process is kept until now, so that its last counters can be read.
+            # A child that has answered waits to be released: its last counters can still be read.
             usage.add(sample(child.pid))
             resources = usage.resources(seconds_between(self._start_ns, now_ns()))
         number, rank = child.call.number, child.call.rank

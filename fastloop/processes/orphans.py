@@ -1,4 +1,4 @@
-"""End orphans: processes below this one that their own parents have left running."""
+"""End orphans: descendants of this process that their own parents have left running."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ COMMAND_LENGTH = 60
 
 @contextmanager
 def adopt_orphans() -> Iterator[None]:
-    """Let processes below this one become its children when their parent ends.
+    """Inside the context, descendants of this process become its children when their parent ends.
 
-    Otherwise init would adopt them, and their origin would be lost. Only Linux can do it.
+    Otherwise init would adopt them, and their origin would be lost. Has an effect on Linux only.
     """
     if sys.platform != "linux":
         yield

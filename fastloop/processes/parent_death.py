@@ -1,4 +1,4 @@
-"""End processes with their parent, even if the parent is killed."""
+"""Make a process end when its parent ends, even if the parent is killed."""
 
 from __future__ import annotations
 

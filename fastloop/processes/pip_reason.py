@@ -22,8 +22,8 @@ OFF_VALUES = ("", "0", "f", "false", "n", "no", "off")
 
 
 def find_reason(output: str) -> str:
-    """pip's first error, with the newest versions in place of all that exist; of a build, its last
-    line."""
+    """The reason in pip's output, in one line: the last line of a failed build, or else pip's first
+    error, with the newest versions in place of all that exist."""
     lines = [line.strip() for line in output.splitlines() if line.strip()]
     if "[end of output]" in lines:
         return shorten_words(f"its build failed: {lines[lines.index('[end of output]') - 1]}")
@@ -46,8 +46,8 @@ def _explain_absence(error: str, lines: list[str]) -> str:
     if no_index.lower() not in OFF_VALUES:
         remedy = "allowed: false, or a folder of wheels in PIP_FIND_LINKS that has it"
         return f"{shown}: {NO_INDEX}={no_index} keeps pip from its index; {remedy}"
-    # pip says of an index that it can't reach only that it has no such package. It also warns of a
-    # broken connection if the next one works.
+    # If pip can't reach an index, its error says only that there is no such package. The broken
+    # connection is in a warning, which pip prints even if its next attempt succeeds.
     is_unreached = any("connection broken by" in each for each in lines)
     return f"{shown}: pip can't reach its index" if is_unreached else shown
 

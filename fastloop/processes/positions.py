@@ -1,4 +1,7 @@
-"""Locate a trial that has not ended in its code: its process, threads and workers."""
+"""Find the lines of code that a running trial's process, threads and workers execute.
+
+The command shows them if a trial does not end, or does no work.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +25,8 @@ THREAD = re.compile(r"^(?=(?:Current thread|Thread) 0x)", re.M)
 CAUGHT_SIGNALS = re.compile(rb"^SigCgt:\s*([0-9a-f]+)$", re.M)
 """The line of /proc/<pid>/status with the mask of caught signals."""
 WAITING_MODULES = re.compile(r"/(selectors|threading|queue|multiprocessing/\w+)\.py$")
-"""Modules in which a process waits for another one. The call before theirs shows the reason."""
+"""Modules in which a process waits for another one. The call that leads into such a module shows
+the reason for the wait."""
 MOST_WORKERS = 8
 """Maximum number of workers, and of threads, that are described."""
 
@@ -132,7 +136,8 @@ def _describe_worker(process: psutil.Process, stack: str) -> str:
 
 
 def _innermost(stack: str) -> re.Match[str] | None:
-    """The innermost call that is not the waiting itself."""
+    """The innermost call outside of WAITING_MODULES, or else the innermost of all; None if the
+    stack is empty."""
     frames = list(FRAME.finditer(stack))
     found = (frame for frame in frames if not _waits(frame))
     return next(found, frames[0] if frames else None)

@@ -1,4 +1,5 @@
-"""Start the ranks of a process: their work, their calls, and their messages as JSON."""
+"""Start the children that run the ranks of one fastloop process, and convert work and answers to
+JSON messages between rank 0 and the other ranks."""
 
 from __future__ import annotations
 
@@ -41,7 +42,7 @@ class RankWork:
     observed: bool
     """True: the resources of each rank are sampled while it works."""
     environment: Path | None = None
-    """Folder of the environment in which the ranks run; None: the one of this process."""
+    """Folder of the environment in which the ranks run; None: this process's own."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,7 +51,7 @@ class RankPosition:
 
     rank: int
     location: str = NO_STACK
-    """Work of the rank and of its workers, `in <function> (<file>:<line>)`."""
+    """Code that the rank and its workers execute, such as `in <function> (<file>:<line>)`."""
     stack: str = ""
     """The stacks of the rank and its workers; empty if they did not respond."""
 
@@ -98,7 +99,7 @@ def locate_child(child: Child) -> RankPosition:
 
 
 def work_to_json(work: RankWork, number: int) -> dict[str, Any]:
-    """The command with which rank 0 starts that call in its followers."""
+    """The command with which rank 0 starts the call of this number in its followers."""
     return {
         "call": number,
         "command": dict(work.task.command),

@@ -36,9 +36,10 @@ from fastloop.processes.torchrun_env import TorchrunProcess
 
 STORE_ENDED = "a rank has ended, or torchrun's store with its agent"
 COMMANDS, ANSWERS = "commands", "answers"
-"""Names of the mailboxes to which rank 0 and the followers post."""
+"""Names of the mailboxes: rank 0 posts to the first, the followers post to the second."""
 
 MakeTask = Callable[[Mapping[str, Any]], RankTask]
+"""Returns the task that a command of rank 0 describes."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,7 +52,7 @@ class Followers:
     inbox: Connection
     """Receives the messages of all followers."""
     numbers: count[int] = field(default_factory=lambda: count(1))
-    """Numbers of the calls."""
+    """Yields the number of each new call, from 1 on."""
     joined: dict[int, Mapping[str, Any]] = field(default_factory=dict)
     """Rank -> its first message."""
 
@@ -115,7 +116,7 @@ def followers_of(process: TorchrunProcess) -> Followers:
 def identity_of(config_hashes: Iterable[str]) -> dict[str, str]:
     """Versions of the code and a hash of the jobs, which have to be equal in all ranks.
 
-    Commands name jobs by their index.
+    A command names a job by its index, so all ranks need the same list of jobs.
     """
     return {
         "torch": torch.__version__,
@@ -149,7 +150,7 @@ def _lost(message: str) -> JobFailed:
 def run_follower(
     process: TorchrunProcess, identity: Mapping[str, str], make_task: MakeTask
 ) -> bool:
-    """Execute rank 0's commands; True once it dismisses this process, False if it is lost.
+    """Execute rank 0's commands until rank 0 dismisses this process (True), or is lost (False).
 
     identity: see `identity_of`. make_task: returns the task of a command, see trial/tasks.py.
     Raises ConnectionError if there is no store at the process's address.
@@ -181,9 +182,10 @@ def join_without_jobs(process: TorchrunProcess, error: str) -> None:
     answers.post(join_message(process.rank, {}, error))
 
 
-def _name_left_running(children: Sequence[Child]) -> None:
-    """Name the commands that trials of this node left running; rank 0 has had their answers by
-    then.
+def _print_left_running(children: Sequence[Child]) -> None:
+    """Print the commands that this process's children have left running.
+
+    Rank 0 can't print them: it has received the children's answers before these commands are known.
     """
     for child in children:
         for command in child.left_running:
@@ -212,7 +214,7 @@ def _execute(
         outcome = Outcome(failure=error.failure)
         answer = Answer(number=number, rank=process.rank, outcome=outcome)
         answers.post(answer_to_json(answer, task.answer_type))
-    _name_left_running(children)
+    _print_left_running(children)
     return following or inbox.recv()
 
 

@@ -162,9 +162,9 @@ def barrier() -> None:
 def all_gather(value: T, kind: type[T]) -> list[T]:
     """The values of all ranks, by rank.
 
-    They are exchanged as JSON and checked: torch's all_gather_object would unpickle, and so
-    execute, the bytes that other ranks send. kind: type of the value, of numbers, texts,
-    dataclasses and collections of these. Raises ValueError if a rank sends another value.
+    The values are exchanged as JSON and checked: torch's all_gather_object would unpickle, and so
+    execute, the bytes that other ranks send. kind: type of the value; a number, a string, a
+    dataclass, or a collection of these. Raises ValueError if a rank sends a value of another type.
     """
     if world_size() == 1:
         return [value]
@@ -197,10 +197,11 @@ def _backend_names(backend: Backend) -> str:
 
 
 def _set_gloo_interface(store: Store, spec: RankSpec) -> None:
-    """Let gloo connect nodes through the interface that routes to the store's node, unless the user
-    has set another; on that node itself, through the interface that the other nodes connect to.
+    """Set the network interface through which gloo connects nodes, unless the user has set one.
 
-    By default gloo takes the address that the host name resolves to: on many machines loopback.
+    A node uses the interface that routes to the store's node. The store's node itself uses the
+    interface to which the other nodes connect. By default gloo takes the address that the host name
+    resolves to, which is loopback on many machines.
     """
     local, remote = _route_to(spec.host, spec.port)
     store.set(f"remote/{spec.rank}", remote)
@@ -210,10 +211,10 @@ def _set_gloo_interface(store: Store, spec: RankSpec) -> None:
 
 
 def _stay_on_loopback() -> None:
-    """Let the ranks of a single node listen on its loopback interface only, unless the user has set
-    another.
+    """Make the ranks of a single node listen on its loopback interface only, unless the user has
+    set another one.
 
-    By default they listen on the address that the host name resolves to, for anybody to connect.
+    By default they listen on the address that the host name resolves to, and anybody can connect.
     """
     _set_interface(LOOPBACK, GLOO_INTERFACE, NCCL_INTERFACE)
 

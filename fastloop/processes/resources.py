@@ -160,7 +160,7 @@ def _switches(process: psutil.Process) -> dict[int, int]:
     switches: dict[int, int] = {}
     for path in Path(f"/proc/{process.pid}/task").glob("*/status"):
         with contextlib.suppress(OSError):
-            # The thread's name in it may be of any bytes.
+            # The file is read as bytes, because the thread's name in it may not be valid text.
             lines = path.read_bytes().splitlines()
             counts = [
                 int(line.rpartition(b"\t")[2]) for line in lines if b"_ctxt_switches:" in line

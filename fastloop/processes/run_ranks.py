@@ -1,9 +1,10 @@
-"""Make a call by all ranks together, in children of this process and of its followers.
+"""Run one call in all ranks together, each rank in a fresh child process, and collect the answers.
 
-torchrun starts one process of fastloop for each rank. All of them compose the jobs; rank 0 leads:
-it alone prepares data, keeps results and prints. For each call every process starts a fresh child
-as its rank. The children form a new process group. Its keys in the store have a new prefix, so that
-no group reads keys of an earlier one, which may have been killed.
+torchrun starts one process of fastloop for each rank. All of these processes compose the jobs. Rank
+0 leads: it alone prepares data, keeps results and prints; the others, its followers, execute its
+commands. For each call, every process starts a fresh child that takes its rank. The children form
+a new process group. Its keys in the store have a new prefix, so that no group reads keys of an
+earlier one, which may have been killed.
 """
 
 from __future__ import annotations
@@ -36,8 +37,7 @@ from fastloop.processes.torchrun_env import StoreAddress, TorchrunProcess
 CONSEQUENCE = re.compile(r"gloo|Connection|NCCL|Dist\w+Error|killed by SIGABRT")
 """Messages of ranks that failed because another rank did; NCCL's watchdog aborts its process."""
 GRACE_S = 5.0
-"""Time to wait for the cause, after a failure that is the consequence of another one; and time to
-wait for the stacks of followers."""
+"""Time to wait for the failure that has caused another one, and for the stacks of followers."""
 
 
 def run_ranks(work: RankWork, followers: Followers | None = None) -> list[RankAnswer]:
@@ -91,7 +91,7 @@ class _Collection:
     def run(self) -> list[RankAnswer]:
         """The answers of all ranks, by rank. Raises JobFailed."""
         with start_children(self.calls, self.work) as children:
-            watch = StallWatch(children, self._tell_standstill)
+            watch = StallWatch(children, self._report_standstill)
             monitor = Monitor(children, self.work.timeout_s, self.work.observed, watch)
             try:
                 while len(self.answers) < self.world_size:
@@ -118,8 +118,8 @@ class _Collection:
     def _receive(self, monitor: Monitor) -> None:
         """Wait for the next answer.
 
-        Raises JobFailed for a failure that is not the consequence of another rank's; after a
-        consequence, the cause has to follow within GRACE_S.
+        Raises JobFailed at once for a failure that no other rank has caused. If another rank seems
+        to be the cause (CONSEQUENCE), its own failure has to follow within GRACE_S.
         """
         event = monitor.next([self.followers.inbox] if self.followers else [])
         # A signal has ended a follower.
@@ -168,7 +168,7 @@ class _Collection:
         message = f"no result after {self.work.timeout_s:g} s: {locations}"
         return JobFailed(Failure(kind=FailureKind.TIMEOUT, message=message, details=details))
 
-    def _tell_standstill(self, child: Child, still_s: float, cpu_s: float) -> None:
+    def _report_standstill(self, child: Child, still_s: float, cpu_s: float) -> None:
         """Print the places in the code at which a rank and its workers wait without any work."""
         title = self.work.task.title or "this step"
         rank = f", rank {child.call.rank}" if self.world_size > 1 else ""

@@ -1,9 +1,9 @@
-"""Watch the processes of a call, and report those that do nothing at all while it happens.
+"""Watch the child processes of a call, and report a child that has done no work for STALL_S.
 
-A window reports no batches to the command, so work is judged from outside: by the CPU time of
-the process and its children, and by the bytes that they read from files. A loader that sleeps on
-purpose looks the same as one that hangs. So only these facts are reported, once for each
-standstill, and nothing is ended.
+A child tells the command nothing about its progress, so its work is judged from outside: by the CPU
+time of the process and its children, and by the bytes that they read from files. A loader that
+sleeps on purpose looks the same as a loader that hangs. So only these facts are reported, once for
+each standstill, and nothing is ended.
 """
 
 from __future__ import annotations
@@ -22,8 +22,7 @@ STALL_S = 30.0
 CHECKS_PER_STALL = 3
 """Number of checks of the processes within STALL_S; each takes some milliseconds."""
 IDLE_SHARE, IDLE_S = 0.01, 0.02
-"""Threads that only wait use at most this share of the time, and IDLE_S on top of it, as CPU
-time."""
+"""Threads that only wait use CPU time of at most this share of the elapsed time, plus IDLE_S."""
 IDLE_BYTES = 1 << 20
 """Processes that only wait read at most this many bytes."""
 
@@ -44,7 +43,7 @@ class _Standstill:
     since_ns: int
     activity: Activity
     is_told: bool = False
-    """True once it was reported."""
+    """True once the standstill was reported."""
 
 
 class StallWatch:

@@ -84,12 +84,12 @@ def _silence_resource_tracker() -> None:
 
 
 def start_server_early(modules: Sequence[str]) -> None:
-    """Let the forkserver import torch, and those of `modules` that PRELOADED names, while this
-    process still imports its own.
+    """Start the forkserver while this process still imports its own modules. The server imports
+    torch, and the modules among `modules` that begin with a prefix of PRELOADED.
 
-    Does nothing if this process has imported torch, as there is little left to gain, or if the
-    system has no forkserver. A process that
-    ends before it has started a child ends the server, too.
+    Does nothing if this process has imported torch already, because little time can be gained then,
+    or if the system has no forkserver. If this process ends before it has started a child, it kills
+    the server.
     """
     if "torch" in sys.modules or "forkserver" not in multiprocessing.get_all_start_methods():
         return
@@ -107,7 +107,7 @@ def start_server_early(modules: Sequence[str]) -> None:
 
 
 def start_process(process: BaseProcess, isolation: Isolation) -> None:
-    """Start the process; raises JobFailed if the system allows no further one."""
+    """Start the process; raises JobFailed if the system can't start another process."""
     try:
         _start(process, isolation)
     except (EOFError, OSError) as error:
@@ -166,7 +166,7 @@ def _kill_server() -> None:
 
 @contextmanager
 def _kill_server_on_exit() -> Iterator[None]:
-    """Kill the forkserver if a signal ends this process: it would go on importing for seconds."""
+    """Kill the forkserver if a signal ends this process. The server would import for seconds."""
     try:
         yield
     except SignalExit:

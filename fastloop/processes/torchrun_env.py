@@ -77,7 +77,7 @@ def torchrun_process() -> TorchrunProcess | None:
 
 
 def _number(name: str, value: str) -> int:
-    """Parse the number in a variable; raises UsageError if it is not one."""
+    """Parse a variable's value; raises UsageError if the value is not an integer."""
     try:
         return int(value)
     except ValueError:

@@ -1,1 +1,1 @@
-"""Tables, charts, verdicts and reports of results; imports only core."""
+"""Write the results of jobs as tables, charts, verdicts and reports; imports only `core`."""

@@ -1,4 +1,7 @@
-"""Group the caveats of several jobs by kind."""
+"""Group the caveats of several jobs by kind, for the notes below a table.
+
+A caveat is a line that limits the meaning of a job's figures, such as `unstable: std 11 %`.
+"""
 
 from __future__ import annotations
 

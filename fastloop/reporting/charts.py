@@ -1,4 +1,7 @@
-"""Draw charts of the jobs of a benchmark, and of the parts of an epoch, in one style."""
+"""Draw the charts of a report with matplotlib, in one style.
+
+Most charts compare the jobs of one benchmark; `draw_ladders` shows the parts of the jobs' epochs.
+"""
 
 from __future__ import annotations
 
@@ -55,7 +58,7 @@ RC_PARAMS: dict[Any, Any] = {
 """matplotlib settings for drawing and saving. SVG keeps text as text; a fixed salt makes the ids,
 and with them the file, reproducible."""
 STRIP_IN = 0.3
-"""Height of a strip in inches."""
+"""Height in inches of a strip, the horizontal band of a chart that shows one job."""
 LABEL_WIDTH = 26
 """Longest line of a strip's label, in characters."""
 LOG_FROM = 20.0
@@ -68,13 +71,13 @@ COLUMN_PT = 36
 SHORTEST_WAIT_MS = 1e-4
 """Value drawn for a measured wait of 0, which a logarithmic axis can't show."""
 PANEL_IN = 1.15
-"""Height of a panel in inches."""
+"""Height in inches of a panel, the small chart of one job in `draw_rounds`."""
 TITLE_WIDTH = 29
 """Longest line of a panel's title, in characters."""
 LABEL_IN = 0.17
-"""Distance of the labels' lines in inches."""
+"""Distance between two labels of the scatter plot in inches."""
 AROUND_IN = 0.55
-"""Height of the figure around its axes in inches."""
+"""Height of the scatter plot's figure around its axes in inches."""
 LONGEST_LABEL = 30
 """Longest label in characters."""
 BAR_IN = 0.42
@@ -349,8 +352,10 @@ def draw_throughput_against_memory(rows: Sequence[Row]) -> Figure:
 def _write_labels(
     axes: Axes, rows: Sequence[Row], points: Sequence[tuple[float, float]], height_in: float
 ) -> None:
-    """Write the labels into a column at the right, each as close to the height of its point as the
-    others allow."""
+    """Write the labels into a column to the right of the axes.
+
+    Each label is as close to the height of its point as the other labels allow.
+    """
     # Heights on the axes, from 0 to 1, as the scale may be logarithmic; the limits are set by now.
     to_axes = axes.transAxes.inverted()
     heights = [float(to_axes.transform(axes.transData.transform(point))[1]) for point in points]
@@ -367,8 +372,8 @@ def _write_labels(
 
 def spread(heights: Sequence[float], distance: float) -> list[float]:
     """The ascending heights, moved just enough to keep them apart; the last one is at most 1."""
-    # First upwards from the lowest; labels that would leave the axes at the top then push the ones
-    # below them down again.
+    # Labels are first moved upwards, from the lowest on. Labels that would then leave the axes at
+    # the top push the labels below them down again.
     apart: list[float] = []
     for height in heights:
         apart.append(max(height, apart[-1] + distance) if apart else height)
@@ -377,9 +382,10 @@ def spread(heights: Sequence[float], distance: float) -> list[float]:
 
 
 def draw_ladders(ladders: Sequence[tuple[str, Ladder]]) -> Figure:
-    """Bars of the parts of an epoch, as shares of it, with the labels of the jobs.
+    """A bar for each job, divided into the parts of its epoch, as shares of the epoch.
 
-    Names of parts are inside of their bars if there is room, else in a legend below the chart.
+    ladders: the label of each job, and its ladder, which has the times of the parts. Names of parts
+    are inside of their bars if there is room, else in a legend below the chart.
     """
     figure = Figure(
         figsize=(WIDTH_IN, LADDER_AROUND_IN + BAR_IN * len(ladders)), layout="constrained"
@@ -410,7 +416,8 @@ def draw_ladders(ladders: Sequence[tuple[str, Ladder]]) -> Figure:
         [wrap_label(label, LADDER_LABEL_WIDTH) for label, _ in ladders],
         fontsize=8.5,
     )
-    # The axis is upside down, so that the first job is on top. Parts may exceed the epoch together.
+    # The axis is upside down, so that the first job is on top. The parts may add up to more than
+    # the epoch.
     axes.set_ylim(len(ladders) - 0.4, -0.6)
     axes.set_xlim(0, max(1.0, *(ladder.explained for _, ladder in ladders)))
     axes.xaxis.set_major_locator(MaxNLocator(5))

@@ -1,4 +1,7 @@
-"""Judge for `fastloop check` whether a job is slower than its base, if they can be compared."""
+"""Judge for `fastloop check` whether jobs have become slower than their recorded results, the base.
+
+`check_conditions` finds differences that make times incomparable, `check_speed` judges the times.
+"""
 
 from __future__ import annotations
 
@@ -14,13 +17,12 @@ from fastloop.reporting.comparison import (
     CostChange,
     Difference,
     Pairs,
-    describe_times,
     find_changes,
     find_differences,
     no_longer_finishes,
-    other_differences,
     seconds_per_sample,
 )
+from fastloop.reporting.comparison_text import describe_times, other_differences
 
 Results = dict[str, Result]
 """The results of jobs, by name."""
@@ -31,6 +33,7 @@ TIMES: dict[str, str] = {
     "seconds": "the base's time",
     "limit_fraction": "the base's time relative to the machine's limit",
 }
+"""Measure -> words for the base's figure."""
 
 
 class CheckStatus(IntEnum):
@@ -56,7 +59,7 @@ class CheckVerdict:
     lines: tuple[str, ...]
     """The sentences that the command prints."""
     slower: frozenset[tuple[str, str]] = frozenset()
-    """Jobs and benchmarks that are slower than allowed."""
+    """(job, benchmark) of each time that is longer than allowed."""
 
 
 def check_conditions(pairs: Pairs, allowed: Sequence[str]) -> CheckVerdict | None:
@@ -76,10 +79,10 @@ def check_conditions(pairs: Pairs, allowed: Sequence[str]) -> CheckVerdict | Non
 
 
 def check_speed(base: Results, new: Results, measure: Measure, fail_above: float) -> CheckVerdict:
-    """Judge the speed: has a job become slower beyond noise and by more than fail_above percent? A
-    check does not pass if a job of the base was not measured.
+    """Judge whether a job has become slower beyond noise and by more than `fail_above` percent.
 
-    Raises UsageError if the sets share no job, or `measure` is unknown for a job.
+    The check does not pass if a job of the base was not measured. Raises UsageError if the sets
+    share no job, or `measure` is unknown for a job.
     """
     pairs = {name: (base[name], new[name]) for name in base if name in new}
     if not pairs:
@@ -126,7 +129,10 @@ def _hosts(pairs: Pairs) -> set[tuple[object, object]]:
 
 
 def _cost(pairs: Pairs, measure: Measure) -> Cost:
-    """The figure that is compared; raises UsageError if a job has no limit to compare with."""
+    """The function that returns the figure of a trial to compare.
+
+    Raises UsageError if figures are relative to the machine's limit, and a job has no limit.
+    """
     if measure == "seconds":
         return seconds_per_sample
     for pair in pairs.values():

@@ -1,4 +1,8 @@
-"""Decide which jobs may be ranked together: they have to do the same work with the same data."""
+"""Decide which jobs may be ranked together: those that do the same work with the same data.
+
+`partition` divides results into groups of such jobs. Verdicts, tables and the suite use it, and
+`is_sweep_decided` tells a sweep with trials=auto whether it may end.
+"""
 
 from __future__ import annotations
 
@@ -12,21 +16,24 @@ UNRANKED = {
     "concurrent": "other work ran concurrently with these trials (allow_concurrent=true)",
     "unverified": "the data that these jobs deliver was not compared (same_data=false)",
 }
-"""Reason why a job gets no rank, by the tag that marks the job."""
+"""Tag of a result -> the reason why a job with this tag gets no rank."""
 
 
 def comparable(result: Result, other: Result) -> bool:
     """True if the two jobs may be ranked together.
 
-    They have to agree in amount of work, cache state, sweep and data. Data agrees if its source or
-    its content is equal, or if only the decoders differ and are equivalent. A loader that brings
-    its own data is never ranked with a loader that was compared with a dataset.
+    They must have the same amount of work, cache state, sweep and data. Data is the same if its
+    source or its samples are equal, or if only the decoders differ and are equivalent. A loader
+    that brings its own data is never ranked with a loader that was compared with a dataset.
     """
     return _work(result) == _work(other) and delivers_same(result, other)
 
 
 def brings_data(result: Result) -> bool:
-    """True for a loader that brings its own data; it was compared with its own first epoch only."""
+    """True for the job of a loader that brings its own data instead of reading a dataset.
+
+    Its data was compared only with its own first epoch.
+    """
     return result.params.get("dataset._target_") == LOADER_DATA
 
 
@@ -38,7 +45,8 @@ def delivers_same(result: Result, other: Result) -> bool:
 def _work(result: Result) -> tuple[object, ...]:
     """The amount and kind of a job's work, its sweep, and the tags that bar it from ranks."""
     values = [result.params.get(name) for name in ("epochs", "batches", "drop_last", "cache")]
-    # The first ten batches of 64 samples are more work than the first ten of 32.
+    # The batch size counts only if epochs are cut to a number of batches: the first ten batches of
+    # 64 samples are more work than the first ten of 32.
     values += [result.params.get("batch_size") if result.params.get("batches") else None]
     # Every rank drops its last batch, so more ranks deliver fewer samples.
     values += [world_size(result) if result.params.get("drop_last") else 1]
@@ -47,20 +55,23 @@ def _work(result: Result) -> tuple[object, ...]:
 
 
 def _data_ids(result: Result) -> set[str]:
-    """The ids of what a job delivers; jobs that share one deliver the same data."""
-    # An empty id means that the id is unknown, and matches no other id. Two jobs without ids count
-    # as alike.
+    """The ids of the data that a job delivers; jobs that share an id deliver the same data."""
+    # An empty id is unknown, so it is left out. A job without any id gets the set {""}, so that two
+    # such jobs count as equal.
     return {result.fingerprint, result.content, result.decoder_equivalence_id} - {""} or {""}
 
 
 def partition(results: Sequence[Result]) -> list[list[Result]]:
-    """Divide the results into groups: connected components of the relation `comparable`."""
+    """Divide the results into groups of jobs that may be ranked together.
+
+    The groups are the connected components of the relation `comparable`.
+    """
     groups: list[list[Result]] = []
     left = [*range(len(results))]
     while left:
         group = [left.pop(0)]
-        # `comparable` is not transitive: a job may agree with one job in source, and with another
-        # in content. So the group grows while its members are looked at.
+        # `comparable` is not transitive: a job may have the source of one job and the samples of
+        # another. So the group grows while the loop looks at its members.
         for member in group:
             near = [each for each in left if comparable(results[each], results[member])]
             left = [each for each in left if each not in near]
@@ -74,7 +85,10 @@ def _is_unranked(results: Sequence[Result]) -> bool:
 
 
 def benchmarks_by_round(results: Sequence[Result]) -> dict[str, dict[str, dict[int, Measurement]]]:
-    """Benchmark -> name of a job -> number of a round, ascending -> the job's trial."""
+    """Benchmark -> name of a job -> number of a round, ascending -> the job's window in it.
+
+    A window is the timed part of a trial.
+    """
     found: dict[str, dict[str, dict[int, Measurement]]] = {}
     for result in results:
         for trial in sorted(result.trials, key=lambda trial: trial.number):
@@ -97,7 +111,8 @@ def is_sweep_decided(results: Sequence[Result]) -> bool:
 
 def _is_group_decided(results: Sequence[Result]) -> bool:
     """True if the trials decide the ranking of these jobs, which may be ranked together."""
-    # Jobs that get no ranks never have a decided ranking.
+    # Jobs that get no ranks never have a decided ranking, so they end after a fixed number of
+    # rounds.
     if _is_unranked(results):
         return min(len(result.trials) for result in results) >= ROUNDS_OF_NO_RANKING
     measured = benchmarks_by_round(results)

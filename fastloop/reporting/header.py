@@ -1,5 +1,4 @@
-"""Write the head of an answer: the settings of its jobs, with all values that occur, and the load
-of the machine."""
+"""Describe the settings of jobs and the load of the machine, for the head of a table or report."""
 
 from __future__ import annotations
 
@@ -11,9 +10,10 @@ from fastloop.core.result import Result
 
 
 def describe_setup(results: Sequence[Result]) -> str:
-    """Loader, samples, sizes, order, epochs, trials, device and sweep of the jobs with trials.
+    """A line with the settings of the jobs, such as samples, batch size, trials and device.
 
-    Different values of one setting are joined by `and`.
+    Jobs without trials are left out, unless none has any. Different values of one setting are
+    joined by `and`. The loader is named only if all of several jobs have the same one.
     """
     parts: dict[str, Callable[[Result], object]] = {
         "loader": _common_loader(results),
@@ -54,7 +54,7 @@ def describe_samples(result: Result) -> str:
 
 
 def _common_loader(results: Sequence[Result]) -> Callable[[Result], object]:
-    """A function that returns the loader of jobs that all have the same one, else None."""
+    """A function that returns the loader of a result if several results all share it, else None."""
     is_shared = len(results) > 1 and len({result.loader for result in results}) == 1
     return lambda result: result.loader if is_shared else None
 
@@ -80,7 +80,7 @@ def _join(values: Sequence[str]) -> str:
 
 
 def load_lines(results: Sequence[Result]) -> list[str]:
-    """A sentence for each machine that ran trials, with its name if there are several.
+    """A sentence on the load of each machine that ran trials, with its name if there are several.
 
     Empty for results of earlier versions, which have no record of the load.
     """

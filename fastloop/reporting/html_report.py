@@ -1,5 +1,7 @@
-"""Render a report as a single HTML file without scripts or requests, for screens, phones and
-print."""
+"""Render a report as one HTML page for screens, phones and print.
+
+The page has no scripts, and requests nothing from a network.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,7 @@ TEMPLATE = Path(__file__).with_name("report.html.jinja")
 
 
 def render_html(document: Document) -> str:
-    """The complete page, which needs no network."""
+    """Render the document as the text of a complete HTML page."""
     return render_page(TEMPLATE, document=document, inline=_inline, encode=_encode)
 
 
@@ -34,7 +36,10 @@ def _encode(svg: bytes) -> str:
 
 
 def _inline(picture: Picture) -> str:
-    """The SVG with the page's colours; ids get the picture's name as a prefix to be unique."""
+    """The picture as an <svg> element for the page, with the page's colours.
+
+    Its ids get the picture's name as a prefix, so that they are unique in the page.
+    """
     # matplotlib knows no CSS variables, so its colours are replaced in its output.
     text = picture.svg()
     for colour, variable in COLOURS.items():

@@ -1,4 +1,7 @@
-"""Name the limits that shares in tables, verdicts and caveats refer to."""
+"""Describe in words the limits that tables, verdicts and caveats refer to.
+
+A limit is the rate at which the machine does the same work without a loader.
+"""
 
 from __future__ import annotations
 
@@ -43,8 +46,8 @@ def describe_origin(origin: LimitOrigin) -> str:
 
 
 def limit_legend(comparisons: Sequence[Comparison]) -> str:
-    """Explanation of the column `limit`: the work that it is a share of, and the rows with each if
-    they differ."""
+    """Explanation of the column `limit`: the work that it refers to. If the rows' limits are of
+    different work, each work is followed by its rows."""
     jobs: dict[str, list[str]] = defaultdict(list)
     for comparison in comparisons:
         labels: dict[str, list[str]] = defaultdict(list)

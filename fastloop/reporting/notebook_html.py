@@ -1,4 +1,4 @@
-"""Render the HTML that a notebook shows for an answer with a table."""
+"""Render the HTML that a notebook shows for a result object, such as that of `fastloop.tune`."""
 
 from __future__ import annotations
 

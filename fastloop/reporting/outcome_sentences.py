@@ -1,4 +1,4 @@
-"""Say the outcome of a benchmark in at most three sentences; the first one is the answer."""
+"""Write the verdict on a benchmark: at most three sentences, of which the first is the answer."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ MOST_NAMED = 4
 """Maximum number of jobs of a tie that are named."""
 LESS_FAR, MORE_KEPT = 0.1, 0.1
 """Differences of Shuffling.distance and neighbours_kept beyond which a job shuffles less than
-another, if they are not due to chance."""
+another, if the difference is not due to chance."""
 BEYOND_CHANCE = 4
-"""Standard deviations of the difference of two uniform shuffles beyond which it is not due to
-chance. One normal value in 30,000 lies that far above the mean, and all pairs of jobs are
-compared."""
+"""A difference that exceeds this number of standard deviations is not due to chance. They are those
+of the difference between two uniform shuffles. Only one normal value in 30,000 lies that far above
+the mean; the limit is so high because all pairs of jobs are compared."""
 
 
 def verdict(comparison: Comparison) -> str:
@@ -102,7 +102,7 @@ def _hint(comparison: Comparison) -> str:
     """Ways to decide a tie: about how many trials, and trials=auto if it has not been tried."""
     enough = comparison.enough_trials
     ran = max(len(row.seconds) for row in comparison.rows)
-    is_auto = comparison.share is not None
+    is_auto = comparison.look_share is not None
     parts = [f"after {ran} trials"] if is_auto else []
     if ran < enough < MOST_TRIALS:
         parts.append(f"about {enough:,} trials would")
@@ -119,7 +119,7 @@ def _lead(comparison: Comparison, best: Row) -> str:
     if other is None:
         return ""
     # The other's seconds over the best one's say how many times as fast this one is.
-    ratio = ratio_by_round(other.by_round, best.by_round, comparison.share)
+    ratio = ratio_by_round(other.by_round, best.by_round, comparison.look_share)
     if ratio is None:
         return ""
     unit = unit_of_all([best.median, other.median])
@@ -161,14 +161,18 @@ def _next_slower(comparison: Comparison, best: Row) -> Row | None:
 
 
 def _unit_beside(unit: TimeUnit, row: Row) -> TimeUnit | None:
-    """The unit of the time that stands next to this one, unless the number had more than four
-    digits; None: its own unit."""
+    """The unit in which the row's time is shown next to a time in `unit`.
+
+    It is the same unit, unless the number would have more than four digits; None: the time's own.
+    """
     return unit if unit.of(row.median) < 10_000 else None
 
 
 def _loader_of_all(comparison: Comparison, best: list[Row]) -> str:
-    """The loader that all of these jobs have, and not all jobs; empty if their names do not begin
-    with it."""
+    """The loader that all jobs of the tie have, and some other job does not have; else empty.
+
+    Also empty if the jobs' labels do not begin with the loader, or if the tie has the baseline.
+    """
     loaders = {row.result.loader for row in best}
     if len(loaders) > 1 or all(row.result.loader in loaders for row in comparison.rows):
         return ""
@@ -241,8 +245,8 @@ def shuffling_sentence(comparison: Comparison) -> str:
     described = [(row.label, _shuffling(row.result)) for row in faster]
     names = ", ".join(f"{label} ({describe_shuffling(own)})" for label, own in described if own)
     verb = "shuffles" if len(faster) == 1 else "shuffle"
-    # The order of the jobs is that of their medians, which proves nothing: not without ranks, nor
-    # among jobs that can't be told apart.
+    # The jobs are sorted by their medians. A lower median alone does not prove that a job is
+    # faster: there may be no ranks, or the jobs can't be told apart.
     is_sure = all(best[0].label in row.faster for row in best[1:]) and not comparison.undetermined
     quality = "is fastest" if is_sure else "has the lowest median"
     return f"{names} {verb} less; of the jobs that shuffle most, {best[0].label} {quality}."

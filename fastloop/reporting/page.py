@@ -9,10 +9,11 @@ import jinja2
 
 
 def render_page(template: Path, **values: Any) -> str:
-    """The page of a template that extends `page.html.jinja`; all values are escaped in it.
+    """Render a template that extends `page.html.jinja` as HTML, in which all values are escaped.
 
-    template: a file, which may include others of its own folder, and those next to this module.
-    Raises jinja2.UndefinedError for a value that the template uses and that is not given.
+    template: the file of the template. It may include files of its own folder and of the folder of
+    this module. values: the template's variables, by name. Raises jinja2.UndefinedError if the
+    template uses a variable that is missing.
     """
     folders = [template.parent, Path(__file__).parent]
     environment = jinja2.Environment(

@@ -1,7 +1,7 @@
-"""Draw the pictures of one benchmark: every chart for which there are values, with title and
-caption.
+"""Draw the pictures of a report: each chart that has values, with its title and caption.
 
-Every graphical element is labelled directly: no meaning depends on colour alone.
+`pictures` draws the charts of one benchmark, and `pictures_of_ladders` the parts of the jobs'
+epochs. Every graphical element is labelled directly: no meaning depends on colour alone.
 """
 
 from __future__ import annotations
@@ -36,23 +36,23 @@ class Picture:
     name: str
     """File name without suffix."""
     subject: str
-    """The benchmark and, with several groups of jobs, the data."""
+    """The benchmark and, if a report has several groups of jobs, the data of the group."""
     title: str
     caption: str
     figure: Figure
 
     @property
     def heading(self) -> str:
-        """The title prefixed with the benchmark, for places where no other heading names it."""
+        """The title after the subject, for places without another heading of the benchmark."""
         return f"{self.subject}: {self.title[0].lower()}{self.title[1:]}"
 
     def svg(self) -> str:
-        """An <svg> element that keeps text as text."""
+        """The figure as an <svg> element, in which text stays text instead of shapes."""
         buffer = io.StringIO()
         with _style():
             # The date is left out, so that equal results give equal files.
             self.figure.savefig(buffer, format="svg", metadata={"Date": None})
-        # Without the XML declaration and the doctype, which an element in a page must not have.
+        # The XML declaration and the doctype are cut off: an element in a page must not have them.
         text = buffer.getvalue()
         return text[text.index("<svg") :]
 
@@ -60,7 +60,7 @@ class Picture:
         """A PNG file with a white background and the heading, for places that can't show SVG."""
         buffer = io.BytesIO()
         with _style():
-            # The figure is drawn for pages, too, where the heading is text: only this file has it.
+            # Only this file has the heading in the figure. Pages have it as text above the figure.
             heading = self.figure.text(0, 1.02, self.heading, weight="bold", fontsize=10.5)
             self.figure.savefig(
                 buffer, format="png", dpi=200, facecolor="white", bbox_inches="tight"
@@ -81,14 +81,14 @@ class Chart:
     has_values: Callable[[Row], object] = lambda _: True
     """Truthy for a row that has the values to draw."""
     is_worthwhile: Callable[[Sequence[Row]], bool] = bool
-    """False for rows with values that the table shows as well as a picture would."""
+    """False for rows if a chart of their values would show no more than the table does."""
 
 
 @contextmanager
 def _style() -> Iterator[None]:
-    """matplotlib's settings for drawing and saving."""
+    """A context with matplotlib's settings for drawing and saving."""
     with mpl.rc_context(RC_PARAMS), warnings.catch_warnings():
-        # Names may be of any script: in SVG the reader's fonts draw them.
+        # Names may be in any script, such as Chinese. In SVG, the fonts of the reader draw them.
         warnings.filterwarnings("ignore", r"Glyph .* missing from font", UserWarning)
         yield
 
@@ -140,9 +140,10 @@ CHARTS = (
 
 
 def pictures(comparison: Comparison, subject: str = "", prefix: str = "") -> list[Picture]:
-    """A picture for each chart that any row has values for; names begin with `prefix`.
+    """Draw each chart for which at least one row of the comparison has values.
 
-    subject: beginning of the headings; the benchmark if it is empty.
+    subject: beginning of the headings; the benchmark if it is empty. prefix: beginning of the
+    pictures' names.
     """
     rows_by_chart = [
         (chart, [row for row in comparison.rows if chart.has_values(row)]) for chart in CHARTS
@@ -161,7 +162,10 @@ def pictures(comparison: Comparison, subject: str = "", prefix: str = "") -> lis
 
 
 def pictures_of_ladders(results: Sequence[Result]) -> list[Picture]:
-    """A picture of the parts of an epoch of each job that was explained; empty if none was."""
+    """Draw one picture with the parts of an epoch of each explained job; empty if there is none.
+
+    A ladder is the list of times that the parts of loading add to an epoch.
+    """
     names = short_names(results)
     ladders = [
         (names[result.name], result.explanation.ladder) for result in results if result.explanation

@@ -1,4 +1,4 @@
-"""Make the table of the ranks of jobs with several processes, for pages and as text."""
+"""Make the table of jobs with several processes (ranks), for pages and as text."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Compose the content of a report, in order and independent of the output format."""
+"""Compose the `Document` of a report: its content from top to bottom, for every output format."""
 
 from __future__ import annotations
 

@@ -35,18 +35,21 @@ def write_report(
 ) -> list[Path]:
     """Write the report into the folder and return the paths of its files.
 
-    timelines: pictures for the page, see core.result_io.load_timelines. Raises ValueError for a
-    baseline that names no finished job or loader.
+    baseline: name of the job or loader that ratios refer to; empty: `summarize` chooses one.
+    formats: those of FORMATS to write. timelines: pictures for the page, see
+    core.result_io.load_timelines. Raises ValueError for a baseline that names no finished job or
+    loader.
     """
-    # This is imported on use: commands that write no report need not wait for matplotlib.
+    # These are imported on use, because commands that write no report need not wait for
+    # matplotlib.
     from fastloop.reporting.html_report import render_html
     from fastloop.reporting.report_content import compose_document
     from fastloop.reporting.summary import check_baseline
 
     check_baseline(results, baseline)
     document = compose_document(results, baseline, timelines)
-    # Everything is rendered before the first file is written, so that an error leaves the previous
-    # report as a whole.
+    # Everything is rendered before the first file is written, so that an error leaves all files of
+    # the previous report unchanged.
     files: dict[str, bytes] = {}
     if "html" in formats:
         files["report.html"] = printable(render_html(document)).encode()
@@ -99,7 +102,10 @@ def _write(path: Path, content: bytes) -> Path:
 
 
 def parse_formats(text: str) -> tuple[str, ...]:
-    """Formats of a comma-separated list, all if it is empty; raises UsageError for unknown ones."""
+    """Parse a comma-separated list of formats; all formats if the text is empty.
+
+    Raises UsageError for an unknown format.
+    """
     formats = tuple(text.split(",")) if text else FORMATS
     for name in formats:
         if name not in FORMATS:
@@ -110,7 +116,7 @@ def parse_formats(text: str) -> tuple[str, ...]:
 
 
 def render_markdown(document: Document, with_pictures: bool) -> str:
-    """The complete report; pictures are links to <name>.png in the same folder."""
+    """Render the complete report as Markdown; pictures are links to <name>.png in its folder."""
     blocks = [f"# {document.title}", document.subtitle, *document.machine_load]
     blocks += [f"**{heading}.** {text}" for heading, text in document.verdicts]
     if with_pictures:

@@ -29,12 +29,13 @@ EN_DASH = "\u2013"
 LONGEST_BASELINE = 20
 """Longest name of a baseline for the heading of a column, in characters."""
 KEPT_HEADINGS = ("median", "time / ")
-"""Beginnings of the headings that a ranking keeps on the width of a phone, besides the rank."""
+"""Beginnings of the headings that a ranking shows on a narrow screen, besides the rank."""
 MEANINGS = {
     "traversal": "every batch is delivered to the device",
     "training": "the model trains on every batch",
     "inference": "the model runs inference on every batch",
 }
+"""Benchmark -> its work on each batch, for a heading."""
 SHARES_LEGEND = (
     "By how much the epoch is longer for each part, as a share of it, with the 95 % interval of "
     "the median over rounds, or the range in parentheses. wait: what a perfect loader would save."
@@ -62,7 +63,7 @@ class Table:
     numeric: bool = True
     """False if the columns hold text."""
     kept: tuple[str, ...] = ()
-    """Headings of the columns that stay on the width of a phone; empty: all."""
+    """Headings of the columns that are shown on a screen as narrow as a phone's; empty: all."""
 
 
 def overview_tables(groups: Sequence[JobGroup]) -> list[Table]:
@@ -266,7 +267,7 @@ def _format_interval(bounds: tuple[float, float] | None, digits: int) -> str:
 
 
 def _format_bounds(ratio: stats.Ratio | None) -> str:
-    """The ratio's interval, or its range with that word."""
+    """The ratio's 95 % interval, or its range after the word `range` if it has no interval."""
     if ratio is None:
         return NOTHING
     bounds = _format_interval((ratio.low, ratio.high), 3)
@@ -280,7 +281,7 @@ def _format_setting(value: object) -> str:
 
 
 def shares_table(results: Sequence[Result]) -> Table | None:
-    """The share of the epoch of each part, a row for each explained job; None if none was."""
+    """Share of the epoch that each part takes, a row an explained job; None without such jobs."""
     explained = explanations_of(results)
     # Jobs have different parts; a column for each that any job has, in the order of the ladders.
     parts = dict.fromkeys(row.rung for _, each in explained for row in each.ladder.rows)
@@ -299,7 +300,7 @@ def shares_table(results: Sequence[Result]) -> Table | None:
 
 
 def gains_table(results: Sequence[Result]) -> Table | None:
-    """Predicted and realised gain of each change that was tried; None if none was."""
+    """Predicted and realised gain of each change that was tried; None if no change was tried."""
     rows = tuple(
         (
             f"{label}: {each.change}",
@@ -317,7 +318,7 @@ def gains_table(results: Sequence[Result]) -> Table | None:
 
 
 def parts_table(results: Sequence[Result]) -> Table | None:
-    """Exposed and hidden milliseconds of each part of each explained job; None if none was."""
+    """Exposed and hidden milliseconds of each explained job's parts; None without such jobs."""
     rows = tuple(
         (f"{label}: {row.rung}", *_milliseconds(row))
         for label, explanation in explanations_of(results)
@@ -328,7 +329,7 @@ def parts_table(results: Sequence[Result]) -> Table | None:
 
 
 def explanations_of(results: Sequence[Result]) -> list[tuple[str, Explanation]]:
-    """Short names and explanations of the jobs that have one."""
+    """Short name and explanation of each job that was explained."""
     names = short_names(results)
     return [(names[each.name], each.explanation) for each in results if each.explanation]
 

@@ -1,5 +1,4 @@
-"""Find the shortest distinct names of jobs, such as `pil, 2 workers`, and which job `baseline=`
-means."""
+"""Find the shortest distinct names of jobs, such as `pil, 2 workers`."""
 
 from __future__ import annotations
 
@@ -19,15 +18,13 @@ SETTING = re.compile(r"\+{0,2}[\w.@/]+=|~[\w.@/]+$")
 """The beginning of a setting in a job's name; `~count` is one that the job leaves out."""
 OPEN_QUOTE = re.compile(r"[^=]*=(['\"])(?!.*(?<!\\)\1$)")
 """A setting with a quoted value, up to a blank inside of the quotes."""
-Names = Mapping[str, str]
-"""The loader of each job by the job's name, `<loader> <dataset> <setting=value>...`."""
 
 
 def short_names(results: Sequence[Result]) -> dict[str, str]:
     """Name of each job -> a short name, of the options and settings that differ among these jobs.
 
-    A value that is a word stands alone, unless another setting has that value, too; a number stands
-    with its unit, such as `2 workers`. The short name is the loader if nothing differs.
+    A value that is a word is shown alone, unless another setting has the same value. A number is
+    shown with its unit, such as `2 workers`. The short name is the loader if nothing differs.
     """
     settings = {result.name: _settings(result) for result in results}
     keys = _differences(list(settings.values()))
@@ -98,32 +95,3 @@ def _describe(label: str, value: str, is_unique: bool) -> str:
         counted = label.removeprefix("num_").replace("_", " ")
         return f"{value} {counted.removesuffix('s') if value == '1' else counted}"
     return f"{label.removesuffix('_size').replace('_', ' ')} {value}"
-
-
-def find_baseline(names: Names, baseline: str) -> list[str]:
-    """Find the jobs that the text of `baseline=` means; the first one counts. Empty if there is
-    none.
-
-    The text may be a job's name, its loader, or its loader and some other words of its name.
-    """
-    if baseline in names:
-        return [baseline]
-    if baseline in names.values():
-        return [name for name, loader in names.items() if loader == baseline]
-    # A row of a table has only the words that differ among the rows. Words that fit several jobs of
-    # one dataset are ambiguous; of jobs of several datasets each is the baseline of its own.
-    loader, *words = split_name(baseline)
-    fitting = [
-        name
-        for name in names
-        if split_name(name)[0] == loader and set(words) <= {*split_name(name)[1:]}
-    ]
-    datasets = [split_name(name)[1:2] for name in fitting]
-    return fitting if all(datasets.count(dataset) == 1 for dataset in datasets) else []
-
-
-def no_baseline(names: Names, baseline: str) -> str:
-    """The message for a baseline that names no job, with the allowed values."""
-    allowed = ", ".join(dict.fromkeys([*names.values(), *names])) or "none: no job has finished"
-    short = ", or the name of a row of the table" if names else ""
-    return f"baseline={baseline}: no such job or loader; allowed: {allowed}{short}"

@@ -1,4 +1,7 @@
-"""Group results of the same data, with one row for each job, ready to be compared."""
+"""Summarize results: group the jobs with the same data, and rank each group in each benchmark.
+
+Tables, charts and verdicts are made from these groups.
+"""
 
 from __future__ import annotations
 
@@ -12,13 +15,14 @@ from fastloop.core.limit import LimitOrigin, typical_origin
 from fastloop.core.ranking import Ranking, rank_jobs
 from fastloop.core.result import Measurement, Result, verdict_word
 from fastloop.core.tracked_metrics import metrics
+from fastloop.reporting.baseline import find_baseline, no_baseline_message
 from fastloop.reporting.comparable import (
     UNRANKED,
     benchmarks_by_round,
     brings_data,
     partition,
 )
-from fastloop.reporting.short_names import find_baseline, no_baseline, short_names, split_name
+from fastloop.reporting.short_names import short_names, split_name
 
 DEFAULT_COLOUR = "#0072b2"
 """Colour of jobs without a colour in their result."""
@@ -89,15 +93,15 @@ class Comparison:
     undetermined: str
     """Reason why there are no ranks; empty if there are ranks."""
     needed: str
-    """The approximate number of trials that would tell the jobs that share rank 1 apart, in words;
-    empty if one leads."""
+    """The approximate number of trials, in words, that would tell apart the jobs of rank 1; empty
+    if one job leads."""
     enough_trials: int = 0
     """The number of trials in `needed`; 0 if it is not known."""
     equal: tuple[str, ...] = ()
     """Labels of the jobs that are surely as fast as the first one."""
     undecided: tuple[str, ...] = ()
     """Labels of the jobs that are neither surely slower than the first one nor surely as fast."""
-    share: float | None = None
+    look_share: float | None = None
     """See `Ranking.share`."""
 
     def row(self, label: str) -> Row | None:
@@ -122,7 +126,7 @@ def check_baseline(results: Sequence[Result], baseline: str) -> None:
         short = short_names(finished)
         loaders = {job.name: job.loader for job in finished}
         names = {label: loaders[name] for name, label in short.items()} | loaders
-        raise ValueError(no_baseline(names, baseline))
+        raise ValueError(no_baseline_message(names, baseline))
 
 
 def summarize(results: Sequence[Result], baseline: str = "") -> list[JobGroup]:
@@ -250,7 +254,7 @@ def _comparison(
         enough_trials=ranking.enough_trials,
         equal=tuple(labels[name] for name in ranking.equal),
         undecided=tuple(labels[name] for name in ranking.undecided),
-        share=ranking.share,
+        look_share=ranking.share,
     )
 
 
@@ -260,7 +264,7 @@ def _row(
     benchmark: str,
     trials: dict[str, dict[int, Measurement]],
     base: str,
-    share: float | None,
+    look_share: float | None,
 ) -> Row:
     """The row of a job, without the figures that come from a ranking."""
     by_round = trials[result.name]
@@ -271,10 +275,10 @@ def _row(
         label=label,
         result=result,
         by_round=by_round,
-        interval=stats.interval(_seconds(by_round), share=share),
+        interval=stats.interval(_seconds(by_round), look_share=look_share),
         rank=None,
         faster=frozenset(),
-        ratio=ratio_by_round(by_round, trials[base], share) if has_ratio else None,
+        ratio=ratio_by_round(by_round, trials[base], look_share) if has_ratio else None,
         limit_fraction=figures.get(f"{benchmark}/limit_fraction"),
         samples_per_s=figures[f"{benchmark}/samples_per_s"],
         peak_mib=figures.get(f"{benchmark}/peak_pss_mib"),
@@ -284,15 +288,15 @@ def _row(
 
 
 def ratio_by_round(
-    new: dict[int, Measurement], base: dict[int, Measurement], share: float | None
+    new: dict[int, Measurement], base: dict[int, Measurement], look_share: float | None
 ) -> stats.Ratio | None:
     """The ratio of seconds over the rounds that both jobs have; None if there are none.
 
-    share: see `Ranking.share`.
+    look_share: see `Ranking.share`.
     """
     rounds = sorted(new.keys() & base.keys())
     lists = [[each[number].seconds for number in rounds] for each in (new, base)]
-    return stats.ratio_or_range(*lists, share=share)
+    return stats.ratio_or_range(*lists, look_share=look_share)
 
 
 def _seconds(by_round: dict[int, Measurement]) -> list[float]:

@@ -1,4 +1,8 @@
-"""List files of a sweep besides its results: stores with their costs, and profiles."""
+"""List the stores that a sweep's jobs read, with their costs, and its folder and profiles.
+
+A store is a dataset written once in a format that reads fast. Reports show tables of stores and
+profiles; `fastloop run` prints them as lines at its end.
+"""
 
 from __future__ import annotations
 
@@ -19,14 +23,15 @@ TRACE, OPERATIONS = "profile-<benchmark>.json.gz", "profile-<benchmark>.txt"
 
 
 def stores_table(results: Sequence[Result]) -> Table | None:
-    """Size, seconds and samples of each store that the jobs read; None if they read none."""
+    """A table with the size, the seconds of writing and the samples of each store that the jobs
+    read; None if they read no store."""
     head = ("store of", "dataset", "MiB", "seconds", "samples")
     rows = tuple((readers, *store) for store, readers in _readers_by_store(results).items())
     return Table(heading="Stores", head=head, rows=rows, legend=STORES_LEGEND) if rows else None
 
 
 def profiles_table(results: Sequence[Result]) -> Table | None:
-    """The files of profile=true; None if no job was profiled."""
+    """A table of the files that profile=true writes; None if no job was profiled."""
     if not any(result.params.get("profile") for result in results):
         return None
     rows = (
@@ -38,7 +43,10 @@ def profiles_table(results: Sequence[Result]) -> Table | None:
 
 
 def file_lines(results: Sequence[Result], folder: str, width: int) -> str:
-    """Lines on stores, the sweep's folder and profiles, for the end of a command."""
+    """Lines on stores, the sweep's folder and profiles, for the end of a command's output.
+
+    width: maximum length of the lines on stores, in characters.
+    """
     stores = [
         f"{readers} {store.mib} MiB, {store.seconds} s to write"
         for store, readers in _readers_by_store(results).items()
@@ -64,7 +72,8 @@ class _Store(NamedTuple):
 
 def _readers_by_store(results: Sequence[Result]) -> dict[_Store, str]:
     """Store -> names of the loaders that read it."""
-    # Results do not name the store itself; equal figures belong to the same store.
+    # Results do not name the store, so results with equal figures are taken for readers of one
+    # store.
     loaders: dict[_Store, dict[str, None]] = {}
     for result in results:
         if result.disk_mib:

@@ -71,12 +71,14 @@ def _format_table(group: JobGroup, width: int) -> str:
 
 
 def _split_into_tables(group: JobGroup, width: int) -> list[list[Comparison]]:
-    """Split the comparisons into tables: as many as fit next to the longest name, at least one
-    each."""
+    """Divide the comparisons among tables.
+
+    A table takes all comparisons that fit next to the longest name, and at least one.
+    """
     labels = [row.label for comparison in group.comparisons for row in comparison.rows]
     longest = max([NAME_WIDTH, *(len(label) + 1 for label in labels)])
-    # If not even one fits next to it, the column stays narrow: each longer name gets a line of its
-    # own above its row.
+    # If not even one comparison fits next to the longest name, the column of names stays narrow:
+    # each longer name gets a line of its own above its row.
     if longest + _cell_width(group.comparisons[0]) > width:
         longest = NAME_WIDTH
     tables: list[list[Comparison]] = []

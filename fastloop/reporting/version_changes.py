@@ -1,4 +1,7 @@
-"""Find the change from one version to another, by interleaved rounds while they run."""
+"""Find and judge the changes in time from one version of the code to another.
+
+Each round measures both versions. While rounds run, `needs_no_round` says whether they suffice.
+"""
 
 from __future__ import annotations
 
@@ -26,13 +29,13 @@ RoundTimes = tuple[Sequence[float], Sequence[float]]
 def judge_change(change: CostChange, fail_above: float) -> Judgement:
     """Judge the change of one benchmark of one job.
 
-    "slower" means: by more than `fail_above` percent for sure.
+    "slower" means slower beyond noise, and by more than `fail_above` percent.
     """
     if change.is_regression(fail_above):
         return "slower"
     if change.ratio is None:
         return ""
-    # A change that is sure, but smaller than the allowed one, does not count.
+    # A job that is surely slower, but by no more than allowed, counts as no slower.
     is_sure = change.is_slower or change.is_faster
     largest = max(NO_SLOWER_BELOW, 1 + fail_above / 100)
     return "no slower" if is_sure or change.ratio.high < largest else ""
@@ -104,8 +107,8 @@ def _change(
     base, new = times
     ratio = None
     if len(base) >= FEWEST_ROUNDS:
-        share = share_of_look(len(base))
-        ratio = stats.ratio(new, base, share=share, trials_per_round=trials_per_round)
+        look_share = share_of_look(len(base))
+        ratio = stats.ratio(new, base, look_share=look_share, trials_per_round=trials_per_round)
     return CostChange(
         job=job,
         benchmark=benchmark,

@@ -1,4 +1,8 @@
-"""Describe the outcome of `fastloop check against=`: sentences for a terminal, and Markdown."""
+"""Describe the outcome of `fastloop check against=`, which compares two versions of the code.
+
+`describe_versions` writes the text for a terminal, `versions_markdown` the comment for a pull
+request.
+"""
 
 from __future__ import annotations
 
@@ -8,11 +12,10 @@ from dataclasses import dataclass
 from fastloop.core.result import Result, outcome
 from fastloop.reporting.check_verdict import CheckStatus
 from fastloop.reporting.comparable import delivers_same
-from fastloop.reporting.comparison import (
-    CostChange,
+from fastloop.reporting.comparison import CostChange, no_longer_finishes
+from fastloop.reporting.comparison_text import (
     describe_times,
     format_changes,
-    no_longer_finishes,
     other_differences,
     show_bounds,
 )
@@ -89,9 +92,9 @@ def find_other_samples(base: Results, new: Results) -> list[str]:
 
 
 def answer_versions(found: VersionOutcome) -> str:
-    """The answer in a sentence."""
+    """The sentence that says whether the new version is slower, or why this is not known."""
     answer = _answer(found)
-    # A label such as `webdataset 1.0.1` is a name.
+    # Only "the" gets a capital letter: a label such as `webdataset 1.0.1` is a name.
     return answer[0].upper() + answer[1:] if answer.startswith("the ") else answer
 
 
@@ -157,7 +160,7 @@ def _samples(result: Result) -> str:
 
 
 def describe_versions(found: VersionOutcome) -> str:
-    """Everything for a terminal, the answer first."""
+    """The whole text for a terminal: answer, load, table, versions and other differences."""
     blocks = [answer_versions(found), *found.load]
     if table := format_changes(found.changes, found.fail_above):
         blocks.append(table.rstrip())

@@ -1,4 +1,4 @@
 """The suite: named workloads for every loader, a result file that can be checked, and its page.
 
-Imports config and lower floors.
+The package imports only `config` and the packages below it in the order of docs/architecture.md.
 """

@@ -1,4 +1,8 @@
-"""Build the file of a round of the suite from its results."""
+"""Build the file of a suite's round, a `SuiteFile`, from the results of its measured jobs.
+
+`fastloop suite` measures a round of all workloads on one machine, and writes this file. A row is
+one loader with one configuration in a workload, and its cell is its entry in the file.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +31,7 @@ PUBLISHED_FACTS = (
     "memory_gib",
     "gpus",
 )
-"""Facts about the machine that the file has. The machine's name in the network is left out."""
+"""Facts about the machine that the file contains. Its name in the network is left out."""
 NOT_MEASURED = "not measured with this code: the sweep ended before, or the job no longer runs"
 OTHER_DATA = "it delivers other data than most loaders of this workload"
 """Never change this sentence: files of earlier rounds have it, and `suite site` recognizes such
@@ -37,7 +41,10 @@ rows by it."""
 def build_suite_file(
     run: SuiteRun, round_name: str, measured: Sequence[MeasuredWorkload]
 ) -> SuiteFile:
-    """Build the file of these workloads, with its figures and seals."""
+    """Build the file of the measured workloads, with its figures and seals.
+
+    A seal is a digest of a raw field, which shows if the field was altered.
+    """
     here = describe_machine()
     cells = []
     workloads = []
@@ -63,10 +70,10 @@ def build_suite_file(
 def _own_versions(
     main: Mapping[str, str | None], measured: Sequence[MeasuredWorkload]
 ) -> dict[str, str]:
-    """Versions of the packages that loaders with an environment of their own have there, with the
-    name of the loader: {"numpy of ffcv": "2.1.3"}.
+    """Versions of packages in the environments of loaders that have one of their own.
 
-    main: the versions of the main environment.
+    Only versions that differ from `main`, those of the main environment, are listed. Keys name the
+    package and the loader: {"numpy of ffcv": "2.1.3"}.
     """
     return {
         f"{name} of {row.row.loader}": version
@@ -79,7 +86,7 @@ def _own_versions(
 
 
 def machine_name() -> str:
-    """A name of the machine for files: its processor and its number of cores."""
+    """A name of this machine for file names: its processor and its number of usable cores."""
     here = describe_machine()
     words = re.sub(r"\(.*?\)|@.*|[^\w ]", " ", here["cpu"]).lower().split()
     common_words = {"cpu", "processor", "with", "r", "tm"}
@@ -88,7 +95,8 @@ def machine_name() -> str:
 
 
 def _record(measured: MeasuredWorkload) -> WorkloadRecord:
-    """The workload as the file has it, with the data's size from its first result."""
+    """The workload's entry in the file, with the size of the data from the first result that has
+    it."""
     results = [each.result for each in measured.rows if each.result and each.result.num_samples]
     workload = measured.workload
     return WorkloadRecord(
@@ -103,10 +111,11 @@ def _record(measured: MeasuredWorkload) -> WorkloadRecord:
 
 
 def _cells(measured: MeasuredWorkload) -> list[Cell]:
-    """A cell for each row. Loaders of the largest group with the same data are comparable."""
+    """A cell for each row. Only the rows of the largest group with the same data are comparable."""
     results = [each.result for each in measured.rows if each.result]
     finished = [result for result in results if result.status == "FINISHED"]
-    # Of equally large groups, the one of the first row counts: it is the reference of the others.
+    # If groups are equally large, the group with the earliest row counts: the first row is the
+    # reference of the others.
     comparable = max(partition(finished), key=len, default=[])
     return [
         _cell(measured, each, is_comparable=any(each.result is result for result in comparable))
@@ -142,7 +151,10 @@ def _cell(
 
 
 def _fields_of(result: Result, is_comparable: bool) -> dict[str, Any]:
-    """The fields of a cell that come from its result."""
+    """The fields of a cell that come from its result, by name.
+
+    If the job has not finished, the only field is the reason why the cell has no values.
+    """
     if result.status != "FINISHED" or not measurements(result, BENCHMARK):
         reason = result.status_reason or f"the job is {result.status.lower()}"
         return {"null_reason": printable(first_line(reason))}

@@ -1,4 +1,5 @@
-"""Test claims of loaders' pages and threads, each by two jobs of one sweep."""
+"""Judge published claims about the speed of loaders, each by two jobs of one sweep, and render the
+page of the judgements."""
 
 from __future__ import annotations
 
@@ -68,7 +69,7 @@ class JudgedClaim:
     factor: stats.Ratio | None
     """Seconds of `slow` / seconds of `fast`, paired by round; None if they can't be compared."""
     reason: str = ""
-    """The reason why the claim is undecided or was not measured; empty if it holds or does not."""
+    """The reason for "undecided" or "not measured"; empty for the other two outcomes."""
 
 
 def _row(loader: str, *overrides: str) -> SuiteRow:
@@ -269,10 +270,10 @@ CLAIMED_WORKLOADS = tuple(claim.workload for claim in CLAIMS)
 
 
 def judge(claim: Claim, document: SuiteFile) -> JudgedClaim:
-    """Judge the claim by the windows of a file.
+    """Judge the claim by the windows (timed parts of trials) in a file.
 
-    It holds if the whole 95 % interval of the factor is at least the claimed factor, and does not
-    hold if the whole interval is below that.
+    The claim holds if the lower end of the factor's 95 % interval is at least the claimed factor.
+    It does not hold if the upper end is below the claimed factor.
     """
     cells = {cell.label: cell for cell in document.cells if cell.workload == claim.name}
     slow, fast = cells.get(claim.slow.label), cells.get(claim.fast.label)
@@ -326,7 +327,7 @@ def render_claims(rounds: list[LoadedRound], page: str = "index.html") -> str:
 
 
 def _newest_with(claim: Claim, rounds: list[LoadedRound]) -> LoadedRound:
-    """The newest round that has a cell of the claim; the newest of all if none has."""
+    """The newest round that has a cell of the claim; the newest round if none has one."""
     # A round that was ended early, or that measures some claims again, lacks the others.
     having = [
         each for each in rounds if any(cell.workload == claim.name for cell in each.document.cells)

@@ -1,5 +1,7 @@
-"""Measure a round of the suite: an ordinary sweep for each workload, kept in a folder and
-resumed."""
+"""Measure a round of the suite, by an ordinary sweep for each workload.
+
+The round's folder keeps the sweeps, so an interrupted round can be resumed.
+"""
 
 from __future__ import annotations
 
@@ -86,10 +88,10 @@ class MeasuredWorkload:
 
 
 def measure_workloads(run: SuiteRun) -> Iterator[MeasuredWorkload]:
-    """Measure each workload by its own sweep, and yield it; a workload that is complete in the
-    folder is not measured again, and one that was interrupted goes on.
+    """Measure each workload by its own sweep, and yield it.
 
-    Raises UsageError if nothing could be measured, after the sweep has printed the reason.
+    A workload that is complete in the folder is not measured again, and an interrupted one is
+    resumed. Raises UsageError if nothing could be measured, after the sweep has printed the reason.
     """
     plans = [(each, _plan(run, each)) for each in run.workloads]
     for workload, rows in plans:
@@ -133,7 +135,7 @@ def _reasons_if_none_runs(requests: Mapping[SuiteRow, JobRequest]) -> dict[Suite
     """The reason for each row, if none of the requests can run here; empty if one can."""
     from fastloop.sweep.early_check import UNSUPPORTED, reason_against
 
-    # A sweep of only such jobs ends without a result, and would end the suite.
+    # A sweep in which no job can run ends without a result, and would end the suite.
     reasons = {}
     for row, request in requests.items():
         if not (reason := reason_against(request.job, request.launcher)):
@@ -204,8 +206,10 @@ def _compose(
 
 
 def _final_results(requests: Sequence[JobRequest], folder: Path) -> dict[str, Result]:
-    """The final results of the requests in the folder, by the hash of the configuration; without
-    those of other code, other versions or fewer trials."""
+    """Hash of the configuration -> the final result in the folder, for each request that has one.
+
+    A result of other code, other versions or fewer trials is left out.
+    """
     from fastloop.sweep.environment_facts import describe_environment
 
     results = {result.tags.get("config_hash"): result for result in _results(folder)}

@@ -27,7 +27,7 @@ class ComparedRow:
 
 @dataclass(frozen=True, kw_only=True)
 class Agreement:
-    """The figures of groups of rows, each of which is a workload."""
+    """Figures for how far two rounds agree, over the rows of several workloads."""
 
     rows: int
     """The number of rows that both rounds rank."""
@@ -67,7 +67,7 @@ def rows_of_both(rounds: Sequence[SuiteFile], workload: str) -> list[ComparedRow
 
 
 def groups_of_both(rounds: Sequence[SuiteFile]) -> dict[str, list[ComparedRow]]:
-    """The rows of each workload of which both rounds rank some."""
+    """Name of a workload -> the rows that both rounds rank; without workloads that have none."""
     found = {each.name: rows_of_both(rounds, each.name) for each in rounds[0].workloads}
     return {name: rows for name, rows in found.items() if rows}
 

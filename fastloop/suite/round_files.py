@@ -49,8 +49,10 @@ def load_rounds(results: Path, pattern: str = ROUNDS) -> list[LoadedRound]:
 
 
 def best_of_machines(rounds: list[LoadedRound]) -> dict[str, LoadedRound]:
-    """Machine -> its newest round of the best kind that it has: full and complete, full, quick and
-    complete, quick."""
+    """Machine -> the newest round of its best kind.
+
+    The kinds are, the best first: full and complete, full, quick and complete, quick.
+    """
     by_weight = sorted(
         rounds, key=lambda each: (each.document.scope == "full", each.document.complete)
     )

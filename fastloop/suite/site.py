@@ -59,7 +59,7 @@ class ShownCell:
     interval: str = ""
     """95 % interval of the ratio."""
     hue: int | None = None
-    """Colour of the ratio; None without one."""
+    """Hue of the ratio's colour, in degrees; None without a ratio."""
     rate: str = ""
     """Samples a second."""
     share: str = ""
@@ -75,11 +75,12 @@ class ShownCell:
 def render_site(
     rounds: list[LoadedRound], now_ms: int, code_url: str, has_claims: bool = False
 ) -> str:
-    """The page. A cell is the newest of its machine, workload and row, even if it has no figures;
-    one with a rank is kept. Cells of different rounds are not ranked together.
+    """Render the page, with one cell for each machine, workload and row.
 
-    rounds: oldest first. now_ms: the present, in milliseconds since 1970. code_url: address before
-    the path of code. has_claims: True if there is a page of claims beside it.
+    It shows the newest cell, even if that has no figures, but an older cell with a rank may be
+    kept, see `_is_kept`. Cells of different rounds are not ranked together. rounds: oldest first.
+    now_ms: the present, in milliseconds since 1970. code_url: address before the path of code.
+    has_claims: True if there is a page of claims beside it.
     """
     titles: dict[str, str] = {}
     for each in rounds:
@@ -112,10 +113,13 @@ def _labels_of_machines(cells: list[ShownCell]) -> dict[str, list[str]]:
 
 
 def _is_kept(before: ShownCell | None, cell: Cell) -> bool:
-    """True if the older cell stays: a later round of some loaders would take away its rank."""
+    """True if the older cell stays on the page, because it has a rank and the newer one has none.
+
+    Otherwise a later round of only some loaders would take away the rank.
+    """
     if before is None or not before.rank or before.is_old:
         return False
-    # A loader that has come to deliver other data has lost its rank, and the reader must see it.
+    # A loader that has failed, or delivers other data, has lost its rank: the reader must see this.
     if cell.figures is None or cell.unranked_reason == OTHER_DATA:
         return False
     return cell.figures.rank is None

@@ -1,9 +1,10 @@
 """The file of a suite: every raw value, the figures that follow from them, and their seals.
 
 The JSON Schema of the file is suite.schema.json next to this module; docs/suite.md describes it. A
-seal is a digest of a raw field, by which `fastloop suite verify` names altered fields. Seals show
-edits and damage. They don't show forgery, because whoever makes up values can seal them too. So
-figures are published only by somebody other than the author of an adapter.
+cell is one loader in one workload, and a window the timed part of one trial. A null cell has no
+windows. A seal is a digest of a raw field, by which `fastloop suite verify` names altered fields.
+Seals show edits and damage. They don't show forgery, because whoever makes up values can seal them
+too. So figures are published only by somebody other than the author of an adapter.
 """
 
 from __future__ import annotations
@@ -49,8 +50,8 @@ class Figures:
     limit_share: Finite | None
     """Median share of the machine's limit, measured next to each window; None without a limit."""
     ratio: Finite | None
-    """Seconds / seconds of the first cell of the workload, paired by round; None if it is not
-    ranked, or has another number of windows."""
+    """Seconds / seconds of the first cell in the workload's ranking, paired by round; None if the
+    cell is not ranked, or has another number of windows."""
     ratio_interval: tuple[Finite, Finite] | None
     """95 % interval of the ratio; None for the first cell and below three windows."""
     rank: int | None
@@ -81,7 +82,7 @@ class Cell:
     """Start of the last window, in milliseconds since 1970."""
     content: str = ""
     """Digest of the samples that were delivered; empty for random samples, which are compared by
-    their seeds, and for null."""
+    their seeds, and for a null cell."""
     windows: dict[int, Measurement] = field(default_factory=dict)
     """Number of the round -> clock readings of the timed window, and the limit next to it."""
     shuffling: Shuffling | None = None
@@ -149,7 +150,7 @@ def save_suite(document: SuiteFile, path: Path) -> None:
 
 
 def check_replaceable(path: Path, scope: Scope, *, is_whole: bool) -> None:
-    """Raise UsageError if a run of this scope would replace the file by one with less in it.
+    """Raise UsageError if a run of this scope would replace the file by a less complete one.
 
     is_whole: True if the run leaves out no workload and no loader.
     """
@@ -264,7 +265,7 @@ def seals_of_cell(cell: Cell) -> dict[str, str]:
 
 
 def seals_of_head(document: SuiteFile) -> dict[str, str]:
-    """Path of each field outside of the cells -> its seal, and that of the list of cells."""
+    """Path of each field outside of the cells -> its seal; "cells" -> the seal of their names."""
     values = values_of(document, skipped=("cells", "seals"))
     flat: dict[str, Any] = {"cells": [cell_name(cell) for cell in document.cells]}
     for name, value in values.items():

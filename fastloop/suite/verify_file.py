@@ -1,5 +1,5 @@
-"""Check that the fields of a suite's file are as they were sealed, and that its figures follow from
-the windows."""
+"""Check that the fields of a suite's file match their seals (digests), and that its figures follow
+from the windows (timed parts of trials)."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""The seven workloads of the suite, and the rows of each: the loaders by default, and tuned ones.
+"""Declare the seven workloads of the suite and their rows: loaders with default and tuned settings.
 
-A workload is a declaration of overrides. Its data are generated, or come with a package, and
-nothing is downloaded.
+A workload is a list of overrides. Its data are generated, or come with a package, and nothing is
+downloaded.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ WITHOUT_STORE = tuple((loader, "loader.store=null") for loader in READ_SAMPLES)
 
 @dataclass(frozen=True, kw_only=True)
 class SuiteRow:
-    """A row of a workload: a loader by default, or as an author has tuned it."""
+    """A row of a workload: a loader with its default settings, or as an author has tuned it."""
 
     loader: str
     configuration: Configuration = "default"
@@ -72,11 +72,12 @@ class SuiteWorkload:
     quick: tuple[str, ...]
     """Overrides of the quick suite in addition, which make the data smaller."""
     reads_samples: bool = False
-    """True if loaders read the dataset's samples themselves: a store would not have their cost."""
+    """True if loaders have to read the dataset's own samples, because a store would not have the
+    cost of reading them."""
     per_loader: tuple[tuple[str, str], ...] = ()
     """(loader, override) without which that loader can't run this workload."""
     rows: tuple[SuiteRow, ...] = ()
-    """The only rows of this workload; empty: every loader by default, and those of TUNED."""
+    """The only rows of this workload; empty: every loader with defaults, and the rows of TUNED."""
 
 
 WORKLOADS = (
@@ -196,7 +197,7 @@ def choose_workloads(names: str, workloads: tuple[SuiteWorkload, ...]) -> tuple[
 
 
 def rows_of(workload: SuiteWorkload, loaders: Sequence[str]) -> list[SuiteRow]:
-    """The rows of a workload: each of these loaders by default, then the tuned ones."""
+    """The rows of a workload: each of these loaders with default settings, then the tuned rows."""
     if workload.rows:
         return [row for row in workload.rows if row.loader in loaders]
     needed = dict(workload.per_loader)
@@ -210,7 +211,7 @@ def rows_of(workload: SuiteWorkload, loaders: Sequence[str]) -> list[SuiteRow]:
 def overrides_of(
     workload: SuiteWorkload, row: SuiteRow, scope: Scope, changes: Sequence[str]
 ) -> list[str]:
-    """The overrides of a row's job, the later ones taking the place of earlier ones.
+    """The overrides of a row's job, one for each setting: a later override replaces an earlier one.
 
     changes: overrides of this command, which come last.
     """

@@ -1,4 +1,7 @@
-"""Results of `fastloop.bench` and `fastloop.bench_all`, which show themselves as text."""
+"""The results of `fastloop.bench` and `fastloop.bench_all`: `BenchResult` and `Bench`.
+
+They print as text, show as a table in a notebook, and convert to JSON and to pandas.
+"""
 
 from __future__ import annotations
 
@@ -21,6 +24,7 @@ if TYPE_CHECKING:
 WIDTH = 80
 """Columns of the printed text."""
 SCHEMA = 1
+"""Version of the JSON format that `to_json` returns."""
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -41,8 +45,8 @@ class BenchResult:
     epochs: int
     """Epochs in one trial."""
     repeats: int
-    """Number of times that a trial's window contained these epochs; `seconds` are for one of
-    them."""
+    """Number of times that a trial's window repeated these epochs; `seconds` are the mean of the
+    repeats."""
     samples: int
     """Samples delivered in one epoch."""
     device: str
@@ -51,7 +55,8 @@ class BenchResult:
     epoch_s: float
     """Seconds of the epoch with the waits in wait_s."""
     limit_samples_per_s: float | None
-    """Samples/s that this machine can gather from memory; None if `bench` was given a step."""
+    """Samples/s that this machine can gather from memory; None if `bench` was given a step, or if
+    the batches hold texts or lists or differ in shape."""
     flags: list[str]
     """Caveats of the figures, one line each."""
     machine_load: LoadSummary | None = None
@@ -82,7 +87,7 @@ class BenchResult:
 
     @property
     def limit_fraction(self) -> float | None:
-        """samples_per_s as a share of the limit; None if `bench` was given a step."""
+        """samples_per_s as a share of limit_samples_per_s; None if that is None."""
         limit = self.limit_samples_per_s
         return None if limit is None else self.samples_per_s / limit
 
@@ -166,7 +171,7 @@ class LoaderTimes:
     """The figures of one loader in a `Bench`."""
 
     rank: int | None
-    """1 for the fastest loader, and for each that is not surely slower; None without ranks."""
+    """One more than the number of loaders that are surely faster; None if there are no ranks."""
     seconds: list[float]
     """Seconds of the loader's trials, in the order of the rounds."""
     seconds_median: float
@@ -176,7 +181,8 @@ class LoaderTimes:
     samples_per_s: float
     """Samples per second, the median over trials."""
     ratio: stats.Ratio | None
-    """Ratio of the loader's seconds to the first one's, paired by round; None for the first one."""
+    """Ratio of the loader's seconds to those of the first loader that `bench_all` was given, paired
+    by round; None for the first loader itself."""
     flags: list[str]
     """Caveats of the figures, one line each."""
 
@@ -217,7 +223,7 @@ class Bench(Mapping[str, LoaderTimes]):
             rank=self.ranking.ranks.get(name),
             seconds=seconds,
             seconds_median=median,
-            seconds_interval=stats.interval(seconds, share=self.ranking.share),
+            seconds_interval=stats.interval(seconds, look_share=self.ranking.share),
             samples_per_s=self.epochs * self.samples / median,
             ratio=self.ratios.get(name),
             flags=self.flags[name],
@@ -304,7 +310,7 @@ def _time_of(seconds: float, unit: TimeUnit) -> str:
 
 
 def _ratio_bounds(ratio: stats.Ratio) -> str:
-    """The interval of a ratio in brackets; in parentheses the range of fewer than three rounds."""
+    """The 95 % interval of a ratio in brackets; below three rounds, the range in parentheses."""
     bounds = _bounds((ratio.low, ratio.high), "{:.3f}".format)
     return bounds if ratio.is_interval else bounds.replace("[", "(").replace("]", ")")
 

@@ -1,7 +1,7 @@
-"""Find caveats of a job's figures, one short line each, derived from raw values; no value is
-dropped.
+"""Find the caveats of a job: short lines that limit the meaning of its figures.
 
-An option can add its own caveat: see HasCaveat and HasRowsCaveat.
+Caveats are derived from the raw values of the trials, and no value is dropped for them. An option
+can add its own caveat: see HasCaveat and HasRowsCaveat.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import numpy as np
 
 from fastloop.core import stats
 from fastloop.core.auto_trials import fewest_trials
+from fastloop.core.benchmark import runs_model
 from fastloop.core.limit import typical_origin
 from fastloop.core.number_text import show_fine_percent, significant
 from fastloop.core.plan import HasRowsCaveat
@@ -27,8 +28,8 @@ from fastloop.trial.job import Job
 from fastloop.trial.page_cache import COLD_FRACTION
 
 ABOVE_LIMIT = 1.1
-"""Share of the limit above which noise is no explanation, because the limit is measured by the
-fastest way known."""
+"""Noise does not explain a rate above this multiple of the limit, because the limit is measured by
+the fastest way known."""
 CAUSES = {
     "rows": "its rows lie next to each other, or were gathered before",
     "converted rows": "its rows lie next to each other, or were converted before",
@@ -40,19 +41,21 @@ CAUSES = {
 UNSTABLE_FRACTION = 0.10
 """A job is unstable if its standard deviation is at least this share of the mean."""
 FENCE = 3.0
-"""Tukey's outer fence, as a multiple of the interquartile range. The inner one (1.5) flags a third
-of all quiet jobs with five trials."""
+"""A time is an outlier if its distance from the quartiles exceeds this multiple of the
+interquartile range (Tukey's outer fence). The inner fence (1.5) flags a third of all quiet jobs
+with five trials."""
 DRIFT_P = 0.01
-"""Level of the test for a drift. A sweep tests each job and benchmark: at 0.05, one of six
-quickstarts, with ten such tests, would have a drift by chance. (Five trials rise or fall steadily
-by chance in 2 of 120 cases.)"""
+"""Significance level of the test for a drift, which is made for each job and benchmark. Five trials
+rise or fall steadily by chance in 2 of 120 cases, and the quickstart makes ten such tests: at a
+level of 0.05, one of six quickstarts would have a drift by chance."""
 MIN_FENCE_FRACTION = 0.05
-"""Minimum distance of a fence, as a share of the median: for a very quiet job, Tukey's would be too
-tight."""
+"""Minimum distance of a fence from the quartiles, as a share of the median: for a very quiet job,
+Tukey's fence would be too tight."""
 PERIODIC_FACTOR = 3.0
-"""Waits are periodic if one worker's are more than this many times as long as the others'."""
+"""Waits are periodic if the loop waits more than this many times as long for the batches of one
+worker as for those of the other workers."""
 MIN_TURNS = 5
-"""A pattern is looked for only if there are at least this many turns. In a turn each worker makes a
+"""Minimum number of turns that show whether waits are periodic. In a turn each worker makes one
 batch."""
 
 
@@ -97,7 +100,10 @@ def _process_caveats(result: Result) -> list[str]:
 
 
 def _round_caveats(result: Result, sweep: Sequence[Result], *, has_others: bool) -> list[str]:
-    """Caveats about the rounds; has_others: other jobs of the sweep have trials, too."""
+    """Caveats about the rounds.
+
+    has_others: True if other jobs of the sweep have trials, too.
+    """
     lines = []
     if has_others and all(len(names) == 1 for names in result.rounds):
         lines.append(
@@ -136,8 +142,8 @@ def _pass_caveats(result: Result, num_workers: int) -> list[str]:
 
 def option_caveats(job: Job, sample_nbytes: int, num_samples: int) -> list[str]:
     """Caveats that the job's options declare for samples of this number and size."""
-    runs_model = any(benchmark.limit == "replay" for benchmark in job.benchmark.values())
-    options = (job.collate, job.model) if runs_model else (job.collate,)
+    has_model = any(map(runs_model, job.benchmark.values()))
+    options = (job.collate, job.model) if has_model else (job.collate,)
     texts = [option.caveat(sample_nbytes) for option in options if isinstance(option, HasCaveat)]
     if isinstance(job.loader, HasRowsCaveat):
         texts.append(job.loader.rows_caveat(num_samples))
@@ -152,7 +158,7 @@ def cache_caveats(result: Result) -> list[str]:
 
 
 def shuffling_caveats(result: Result, others: Sequence[Result]) -> list[str]:
-    """A caveat if the job shuffles less than another one of the same order."""
+    """A caveat if the job shuffles less than another job with the same order setting."""
     own = result.shadow.shuffling if result.shadow else None
     same_order = [each for each in others if each.params.get("order") == result.params.get("order")]
     if own and any(shuffles_less(result, other) for other in same_order):
@@ -220,7 +226,8 @@ def _not_cold(result: Result) -> str:
 
 
 def _rereads_memory(result: Result) -> str:
-    """The caveat of data that only the first epoch of a window reads from the disk; else empty."""
+    """The caveat of data that only the first epoch of a window reads from the disk; empty if that
+    is not so, or unknown."""
     memory_gib = result.environment.get("memory_gib")
     data_mib = result.trials[0].data_mib
     # If the data is larger than memory, an epoch evicts its own first pages, and the next one reads
@@ -290,7 +297,7 @@ def _batch_size_caveats(result: Result) -> list[str]:
     if result.params.get("batch_size") != LOADER_BATCH_SIZE:
         return []
     lines = []
-    # The instrumented pass records one wait per batch: the number of waits is that of batches.
+    # The instrumented pass records one wait per batch, so the waits count the batches.
     for name, attribution in result.attribution.items():
         measurement = measurements(result, name)[0]
         samples, batches = measurement.samples // measurement.epochs, len(attribution.wait_s)
@@ -358,7 +365,7 @@ def _drift(seconds: Sequence[float]) -> list[str]:
 
 
 def _count_outliers(seconds: Sequence[float]) -> int:
-    """Count the times beyond the fences."""
+    """Number of times that are outliers, by Tukey's fences."""
     low, median, high = np.percentile(seconds, [25, 50, 75])
     reach = max(FENCE * (high - low), MIN_FENCE_FRACTION * median)
     return sum(value < low - reach or value > high + reach for value in seconds)

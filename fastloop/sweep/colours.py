@@ -13,11 +13,12 @@ from itertools import combinations
 from fastloop.sweep.request import JobRequest
 
 SLOTS = 61
-"""Number of hash slots. It exceeds the number of loaders, so that few names collide; a name that
-collides takes the next free slot, which may be beyond these."""
+"""Number of slots for the hashes of loaders' names; each slot has a colour. It exceeds the number
+of loaders, so that few names collide. A name that collides takes the next free slot, which may be
+beyond these."""
 HUE_STEP = 0.618034
-"""Step in hue between slots, in turns of the colour circle: 1 / the golden ratio, by which any
-number of hues are spread well and none repeats."""
+"""Difference in hue between successive slots, as a share of the colour circle: 1 / the golden
+ratio, which spreads any number of hues well and repeats none."""
 PALETTE = (
     "#1f77b4",
     "#ff7f0e",
@@ -35,16 +36,19 @@ hash."""
 DARKER_FACTOR = 0.6
 """Brightness of each further group of ten jobs, relative to the group before."""
 SHADES = 0.36, 0.5, 0.64
-"""Lightness of the colours of successive slots, in turn."""
+"""Lightness of a loader's colour, from 0 to 1; successive slots cycle through these values."""
 
 DISTINCT_DISTANCE = 40.0
-"""Minimum distance of two colours that a reader can tell apart at a glance."""
+"""Minimum `colour_distance` of two colours that a reader can tell apart at a glance."""
 
 
 def loader_colour(name: str, known: Iterable[str]) -> str:
-    """The loader's colour as #rrggbb. It depends on the name, and no known loader has the same."""
+    """The loader's colour as #rrggbb, by its name; no other known loader has the same colour.
+
+    known: names of the known loaders.
+    """
     # All known names get their slots first, in the same order every time, so a collision is
-    # resolved alike in every sweep.
+    # resolved in the same way in every sweep.
     slots: dict[str, int] = {}
     for loader in [*sorted(known), name]:
         slot = zlib.crc32(loader.encode()) % SLOTS
@@ -58,8 +62,11 @@ def loader_colour(name: str, known: Iterable[str]) -> str:
 
 
 def colour_jobs(requests: Sequence[JobRequest]) -> list[JobRequest]:
-    """Return the requests with a colour for each job: its loader's colour or, if two jobs would
-    have nearly the same colour, one of its own."""
+    """The requests with a colour for each job.
+
+    Each job has its loader's colour. If any two of these are nearly the same, all jobs get the
+    colours of their places in the sweep instead.
+    """
     colours = [request.colour for request in requests]
     pairs = combinations(colours, 2)
     if all(colour_distance(one, other) >= DISTINCT_DISTANCE for one, other in pairs):

@@ -1,5 +1,7 @@
-"""Compare two versions side by side: trials in interleaved rounds, each version in its own
-processes."""
+"""Compare two versions of code: run their trials in interleaved rounds, in separate processes.
+
+`fastloop check against=` calls `compare_versions` to find out whether the new version is slower.
+"""
 
 from __future__ import annotations
 
@@ -34,26 +36,28 @@ from fastloop.sweep.version_process import (
 )
 
 MOST_TRIALS_PER_ROUND = 8
-"""The most trials of each version in a round. Their mean counts: with eight trials, the noise of a
-round is a third of a trial's."""
+"""Maximum number of trials of each version in a round. A round's value is their mean: with eight
+trials, its noise is a third of a single trial's."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class VersionComparison:
-    """The trials of both versions."""
+    """The results of both versions, and the changes of their times."""
 
     base: Results
     """Results of the base version."""
     new: Results
     """Results of the new version."""
     times: dict[tuple[str, str], RoundTimes]
-    """(job, benchmark) -> times of both versions, a value for each round."""
+    """(job, benchmark) -> seconds per sample of both versions, a value for each round."""
     changes: list[CostChange]
+    """The difference between the versions for each job and benchmark."""
     rounds: int
+    """Number of rounds that were measured."""
     trials_per_round: int
-    """Trials of each version in a round."""
+    """Number of trials of each version in a round."""
     seconds: float
-    """Time of the whole comparison."""
+    """Seconds of the whole comparison."""
 
 
 def compare_versions(
@@ -121,7 +125,7 @@ def _run_rounds(
         for number, order in within(numbered, seconds):
             for name in order:
                 processes[name].run_trial(number)
-            # The time of the first trial of both shows how many there is time for.
+            # The time of one trial of both versions shows how many trials a round has time for.
             if number == 1:
                 trials_per_round = _count_trials(seconds_between(begun_ns, now_ns()), seconds)
             # A round is complete after this many trials of each version.
@@ -137,15 +141,15 @@ def _run_rounds(
 
 
 def _count_trials(both_s: float, seconds: float) -> int:
-    """The number of trials of each version in a round for which all rounds have time.
+    """The number of trials of each version in a round that leaves time for MOST_ROUNDS rounds.
 
-    both_s: seconds of a trial of both versions.
+    both_s: seconds of one trial of each version. seconds: time limit of all rounds.
     """
     return int(min(max(seconds / (MOST_ROUNDS * both_s), 1), MOST_TRIALS_PER_ROUND))
 
 
 def comparable_jobs(base: Results, new: Results) -> list[str]:
-    """Names of the jobs that run in both versions."""
+    """Names of the jobs that both versions have, and that have failed in neither."""
     return [
         name
         for name in base

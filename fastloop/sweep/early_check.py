@@ -1,4 +1,7 @@
-"""Check a sweep's data and settings before it waits for the machine."""
+"""Check early whether jobs can run: their settings, and a few samples of each dataset.
+
+A sweep calls `check_requests` before it waits for the machine, so that nobody waits in vain.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,7 @@ from typing import Literal
 
 import numpy as np
 
+from fastloop.core.benchmark import runs_model
 from fastloop.core.launcher import Launcher
 from fastloop.core.protocols import Dataset, StreamingDataset
 from fastloop.core.text import plain_reason
@@ -97,7 +101,7 @@ def _reason(request: JobRequest, checked: dict[str, str]) -> str:
 
 
 def check_within(limit_s: float, dataset: Dataset, tolerant: bool = False) -> None:
-    """Check samples as `check_samples` does; raises TimeLimit if none is read for that many
+    """Check samples as `check_samples` does; raises TimeLimit if no sample is read for `limit_s`
     seconds."""
     with limit_preparation(dataset, limit_s):
         check_samples(dataset, tolerant)
@@ -138,21 +142,28 @@ def check_model_input(job: Job) -> None:
     """Fetch the dataset, and raise Unsupported if the job's model can't take its first sample.
 
     Raises TimeLimit if no sample is read for `trial_timeout_s`. Nothing is checked without a model,
-    if code of the user's makes the batches, or if a device other than the CPU transforms them.
+    for streams, crops and samples of several lengths, if the user's code makes the batches, or if a
+    device other than the CPU transforms them.
     """
-    has_model = any(each.limit == "replay" for each in job.benchmark.values())
-    is_user_code = traits_of(LoaderTraits, job.loader).is_user_code
-    is_user_code = is_user_code or traits_of(CollateTraits, job.collate).defines_samples
-    # The size of a crop is fixed by the settings, and samples of several lengths have no model.
-    is_other = isinstance(job.dataset, StreamingDataset | CroppedDataset) or is_ragged(job.dataset)
-    # A transform on a GPU may refuse a batch in the CPU's memory.
-    is_other = is_other or (
-        _is_transformed(job, "device") and resolve_device(job.device).type != "cpu"
-    )
-    if not has_model or is_user_code or is_other:
+    if not _can_check_model(job):
         return
     with limit_preparation(job.dataset, job.trial_timeout_s):
         _check_first_sample(job)
+
+
+def _can_check_model(job: Job) -> bool:
+    """True if a benchmark runs a model, and the first sample shows whether the model can take the
+    samples."""
+    if not any(map(runs_model, job.benchmark.values())):
+        return False
+    makes_batches = traits_of(LoaderTraits, job.loader).is_user_code
+    if makes_batches or traits_of(CollateTraits, job.collate).defines_samples:
+        return False
+    # The size of a crop is fixed by the settings, and samples of several lengths have no model.
+    if isinstance(job.dataset, StreamingDataset | CroppedDataset) or is_ragged(job.dataset):
+        return False
+    # A transform on a GPU may refuse a batch in the CPU's memory.
+    return not _is_transformed(job, "device") or resolve_device(job.device).type == "cpu"
 
 
 def _check_first_sample(job: Job) -> None:
@@ -161,7 +172,7 @@ def _check_first_sample(job: Job) -> None:
     samples = IndexedSamples(job.dataset.open(), job.collate.tolerant)
     fetched = (sample for _, sample, _ in map(samples.__getitem__, range(len(samples))))
     sample = next((each for each in fetched if not is_broken(each)), None)
-    # If all samples are broken, preparing the data says so.
+    # If all samples are broken, preparing the data reports that.
     if sample is None:
         return
     classes = ClassCounter()

@@ -28,6 +28,6 @@ def describe_environment(launcher: Launcher) -> dict[str, Any]:
         # An environment that could not be built has no packages, and its job no trials.
         with suppress(Unsupported):
             packages = read_environment(launcher.environment).packages
-            # A package may call itself tensorflow_cpu, and is tensorflow-cpu to pip and to us.
+            # A package may call itself tensorflow_cpu, while pip and fastloop use tensorflow-cpu.
             versions |= {canonicalize_name(name): number for name, number in packages.items()}
     return machine | {"versions": versions}

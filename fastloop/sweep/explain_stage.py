@@ -1,6 +1,7 @@
 """Explain each job of a sweep, after its last round, with explain=true.
 
-The function that explains a job is in a package that imports this one. So the caller passes it in.
+The function that explains a job is in fastloop/explain/, which imports this folder. So it can't be
+imported here, and the caller passes it in.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ ExplainJob = Callable[[SweepJob, Callable[[str], None]], Explanation]
 Raises UsageError, Unsupported or JobFailed for a job that can't be explained."""
 
 CAVEAT = "not explained"
-"""Kind of the caveat of a job that could not be explained."""
+"""Beginning of the caveat of a job that could not be explained."""
 
 
 def explain_all(
@@ -58,16 +59,17 @@ def _explain(state: JobState, explain_job: ExplainJob | None, progress: Progress
 
 
 def _word(result: Result) -> str:
+    """The verdict in one word, such as `transform`; empty without an explanation."""
     return result.explanation.verdict.word if result.explanation else ""
 
 
 def explanation_caveats(state: JobState) -> list[str]:
-    """The caveat of a job that could not be explained."""
+    """The caveat of a job that could not be explained; empty for other jobs."""
     return [f"{CAVEAT}: {state.unexplained}"] if state.unexplained else []
 
 
 def lacks_explanation(result: Result) -> bool:
-    """True for a result without an explanation and without the caveat that it can't be given."""
+    """True if the job has not been explained, and no caveat says that it can't be explained."""
     return result.explanation is None and not any(
         caveat.startswith(CAVEAT) for caveat in result.caveats
     )

@@ -1,4 +1,7 @@
-"""Run a command under torchrun: rank 0 runs the sweep, and the other ranks execute its commands."""
+"""Run a command under torchrun: rank 0 runs the sweep, and the other ranks follow.
+
+These ranks, the followers, execute the tasks that rank 0 sends them, and print nothing.
+"""
 
 from __future__ import annotations
 
@@ -14,13 +17,13 @@ from fastloop.sweep.request import JobRequest
 
 @contextmanager
 def dismiss_followers_on_exit(process: TorchrunProcess) -> Iterator[None]:
-    """Dismiss the followers of rank 0 however the command ends."""
+    """End the followers of rank 0 with the context, however the command ends."""
     from fastloop.processes.rank_commands import followers_of
 
     try:
         yield
     finally:
-        # If the store has ended, the followers have ended too.
+        # If torchrun's key-value store has ended, the followers have ended too.
         with suppress(ConnectionError):
             followers_of(process).dismiss()
 

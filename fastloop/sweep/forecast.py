@@ -1,7 +1,7 @@
 """Describe the plan of a command and forecast its time, before torch is imported.
 
-The forecast is made only from the composed configuration. After the first round it is known how
-long a window lasts, and the progress of the sweep is computed from that.
+The forecast uses only the composed configuration, and assumes that epochs are short. After the
+first round, the sweep computes its progress from the time that its rounds have taken.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ START_S, LAUNCHED_S = 5.0, 0.15
 """Seconds until the first trial begins, including imports; and seconds to start a trial's
 process."""
 JOB_S, PASS_S = 0.7, 0.6
-"""Seconds for each job, to prepare and compare its data (without its shadow); and of an
+"""Seconds for preparing and comparing the data of a job, without its shadow; and seconds of an
 instrumented pass."""
 WINDOW_SHARE = 1.3
 """Time of a window with its warm-up and its share of the round's limits, as a multiple of
@@ -28,9 +28,10 @@ SPARE_S = 0.05
 """Additional seconds of each window."""
 PASSES_ONCE, USUAL_RUNGS = 12, 5
 """Approximate number of passes that an explanation runs once, and of rungs that it runs in each
-round."""
+round. A rung is the job without some parts of its loading."""
 GPU_RUNGS, GPU_TRIES, GPU_PASS_S = 1, 1, 1.0
-"""On a GPU: further rungs and changes, those of the copy, and seconds of a pass."""
+"""On a GPU: number of additional rungs and of additional changes to try, both for the copy to the
+device; and seconds of a pass."""
 FIRST_GPU = Path("/dev/nvidia0")
 """A file that exists if NVIDIA's driver has found a GPU."""
 
@@ -110,7 +111,7 @@ def _once_s(job: Mapping[str, Any]) -> float:
 
 
 def _most_seconds(job: Mapping[str, Any]) -> float:
-    """Seconds after which no round begins with trials=auto, once it has had its first test."""
+    """With trials=auto, seconds after which no round begins once the ranking has been tested."""
     return job["seconds"] if isinstance(job["seconds"], int | float) else AUTO_SECONDS
 
 

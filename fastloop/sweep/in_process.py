@@ -3,29 +3,22 @@
 
 from __future__ import annotations
 
-import inspect
-import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
-from numbers import Integral, Real
-from reprlib import repr as short_repr
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
-from torch.utils.data import Dataset, IterableDataset
 
 from fastloop.core import stats
 from fastloop.core.auto_trials import AUTO, AUTO_SECONDS, most_trials
 from fastloop.core.bounds import Trials
 from fastloop.core.interleave import rounds
 from fastloop.core.machine_load import LoadSummary, LoadWatch
-from fastloop.core.move_tensors import map_tensors
 from fastloop.core.ranking import is_decided, rank_jobs
-from fastloop.core.spans import Spans, now_ns, seconds_between, synchronize
+from fastloop.core.spans import Spans
 from fastloop.core.time_limits import within
 from fastloop.core.trees import find_tensors, read_bytes
 from fastloop.core.types import Epochs, Invalid, Leaves, Tree, UnclearCount, UnevenBatches
-from fastloop.data.batch_counts import FirstBatches, count_epoch
+from fastloop.data.batch_counts import count_epoch
 from fastloop.data.digest import (
     describe_difference,
     digest,
@@ -33,33 +26,27 @@ from fastloop.data.digest import (
     reference_digest,
     row_nbytes,
 )
-from fastloop.options.loader.user import iterable_epochs
 from fastloop.processes.rank_group import resolve_device
+from fastloop.sweep.bench_arguments import check_numbers, check_seconds, check_step, check_trials
 from fastloop.sweep.bench_results import Bench, BenchResult
 from fastloop.sweep.caveats import trial_caveats
+from fastloop.sweep.loader_timer import (
+    LoaderLike,
+    LoaderTimer,
+    SizeOf,
+    default_step,
+    epochs_of,
+    first_batches,
+    warm_timer,
+)
 from fastloop.sweep.progress import announce_rounds, round_reports
 from fastloop.trial.job_settings import MIN_WINDOW_S
 from fastloop.trial.limits import row_limit
-from fastloop.trial.window import (
-    count_rows,
-    num_repeats,
-    row_counter,
-    time_epochs,
-    time_instrumented_epoch,
-)
+from fastloop.trial.window import time_instrumented_epoch
 
-SURELY_LONG = 100
-"""An epoch fills a window for certain if the one that warms up took this many times as long."""
-SizeOf = Callable[[Tree], int]
-"""Returns the number of samples of a batch."""
 CountUneven = SizeOf | None
-"""Counts the samples of a loader's uneven batches, see UnevenBatches; None: they are not uneven."""
-LoaderLike = Iterable[Tree] | Callable[[int], Iterable[Tree]] | Callable[[], Iterable[Tree]]
-"""An iterable of batches, or a function that returns such an iterable for an epoch.
-
-The function is called with the epoch's number if it requires an argument. An iterable is iterated
-over once per epoch, after a call of `set_epoch` on it, on its sampler or on its dataset, if there
-is one."""
+"""Counts the samples of uneven batches, which hold texts or lists or differ in shape (see
+UnevenBatches); None: the loader's batches are not uneven."""
 
 
 def bench(  # noqa: PLR0913 - the settings of a run, by their names
@@ -77,8 +64,8 @@ def bench(  # noqa: PLR0913 - the settings of a run, by their names
 
     Two epochs precede the trials: the first counts the samples, the second warms up. All trials run
     in this process; `python -m fastloop.run loader._target_=…` runs each trial in a fresh process.
-    A call that takes longer than a moment reports its rounds to stderr, and one that takes longer
-    than a minute says so before the first one.
+    A call that takes longer than a moment reports its rounds to stderr. A call that will take
+    longer than a minute announces that before the first round.
 
     Args:
         loader: an iterable of batches, such as a DataLoader, or a function that returns such an
@@ -161,8 +148,8 @@ def bench_all(  # noqa: PLR0913 - the settings of a run, by their names
     Args:
         loaders: loaders as for `bench`, by their names in the result.
         step: as for `bench`.
-        trials: number of rounds. "auto": rounds go on until the fastest loader, and those that are
-            as fast, are known; at most 20 rounds, and 120 s if `seconds` is None.
+        trials: number of rounds. "auto": run rounds until the fastest loader, and all loaders that
+            are equally fast, are known; at most 20 rounds, and 120 s if `seconds` is None.
         epochs: number of epochs in a trial.
         device: auto, cpu, mps, cuda or cuda:<number>.
         same_data: False, for random transforms, and for batches of texts, lists or several widths:
@@ -219,35 +206,6 @@ def bench_all(  # noqa: PLR0913 - the settings of a run, by their names
     return _summarize(trial_s, order, samples, watch.summary(), epochs=epochs, in_looks=is_auto)
 
 
-def check_trials(trials: Trials) -> None:
-    """Raise ValueError for anything but `auto` and a whole number from 1 on."""
-    if trials == AUTO:
-        return
-    if not (isinstance(trials, Integral) and trials >= 1):
-        raise ValueError(f'trials={trials!r}: allowed is 1 or more, or "auto"')
-
-
-def check_step(step: Any) -> None:
-    """Raise TypeError for anything but a function; None stands for no step."""
-    if step is not None and not callable(step):
-        raise TypeError(f"step={short_repr(step)}: allowed is a function of a batch")
-
-
-def check_numbers(**numbers: int | None) -> None:
-    """Raise ValueError for anything but a whole number from 1 on; None stands for no number."""
-    for name, number in numbers.items():
-        if number is not None and not (isinstance(number, Integral) and number >= 1):
-            raise ValueError(f"{name}={number!r}: allowed is 1 or more")
-
-
-def check_seconds(seconds: float | None, min_window_s: float = MIN_WINDOW_S) -> None:
-    """Raise ValueError for times that `bench`, `bench_all` and `explain` can't keep."""
-    if seconds is not None and not (isinstance(seconds, Real) and seconds > 0):
-        raise ValueError(f"seconds={seconds!r}: allowed is more than 0")
-    if not (isinstance(min_window_s, Real) and 0 <= min_window_s < math.inf):
-        raise ValueError(f"min_window_s={min_window_s!r}: allowed is 0 or more")
-
-
 def _summarize(
     seconds: dict[str, list[float]],
     order: list[list[str]],
@@ -257,7 +215,10 @@ def _summarize(
     epochs: int,
     in_looks: bool,
 ) -> Bench:
-    """Rank the loaders by these times, and collect their figures."""
+    """Rank the loaders by these times, and collect their figures.
+
+    in_looks: True with trials="auto", see rank_jobs.
+    """
     base, *others = seconds
     ranking = rank_jobs(seconds, in_looks=in_looks)
     return Bench(
@@ -267,57 +228,12 @@ def _summarize(
         epochs=int(epochs),
         ranking=ranking,
         ratios={
-            name: stats.ratio_or_range(seconds[name], seconds[base], share=ranking.share)
+            name: stats.ratio_or_range(seconds[name], seconds[base], look_share=ranking.share)
             for name in others
         },
         flags={name: trial_caveats(seconds=trials) for name, trials in seconds.items()},
         machine_load=load,
     )
-
-
-def epochs_of(loader: LoaderLike) -> Epochs:
-    """The epochs of a loader.
-
-    Raises ValueError for an iterator, which has one epoch only, for a Dataset, which yields
-    samples, and for any other object that is not a loader.
-    """
-    if isinstance(loader, Iterator):
-        raise ValueError("an iterator has one epoch only; pass the iterable that it comes from")
-    check_no_dataset(loader)
-    # iter() also accepts an object with only __getitem__.
-    if isinstance(loader, Iterable) or hasattr(loader, "__getitem__"):
-        return iterable_epochs(loader)  # pyright: ignore[reportArgumentType] - iter() takes both
-    if not callable(loader):
-        raise ValueError(f"a loader is an iterable or a function, not {type(loader).__name__}")
-    return function_epochs(loader)
-
-
-def function_epochs(make_epoch: Callable[..., Iterable[Tree]]) -> Epochs:
-    """The epochs that a function makes; it gets the epoch's number if it requires an argument.
-
-    >>> [*function_epochs(lambda: [1, 2])(5)], [*function_epochs(lambda number: [number])(5)]
-    ([1, 2], [5])
-    """
-    try:
-        parameters = inspect.signature(make_epoch).parameters.values()
-    # Some functions that are written in C have no signature.
-    except ValueError:
-        return make_epoch
-    positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    takes_number = any(
-        each.kind is each.VAR_POSITIONAL or (each.kind in positional and each.default is each.empty)
-        for each in parameters
-    )
-    return make_epoch if takes_number else lambda _: make_epoch()
-
-
-def check_no_dataset(loader: object) -> None:
-    """Raise ValueError for a map-style Dataset of torch: its items are samples, not batches."""
-    if isinstance(loader, Dataset) and not isinstance(loader, IterableDataset):
-        allowed = "pass DataLoader(dataset, batch_size=...)"
-        raise ValueError(
-            f"loader={type(loader).__name__}: a Dataset yields samples, not batches; {allowed}"
-        )
 
 
 def _measure_limit(
@@ -335,7 +251,7 @@ def _measure_limit(
 def _step_of(
     step: Callable[[Tree], Any] | None, device: torch.device, is_uneven: bool
 ) -> Callable[[Tree], Any]:
-    """The step for the loader's batches; None: one that reads or moves their tensors."""
+    """The given step or, if it is None, a step that reads the batches' tensors or moves them."""
     # A step may be an object that is false, such as an empty container that can be called.
     if step is not None:
         return step
@@ -346,8 +262,10 @@ def _step_of(
 
 
 def _look_at_epoch(epoch_of: Epochs) -> tuple[int, Leaves, CountUneven]:
-    """Number of samples of an epoch, the leaves of a sample, and the function that counts uneven
-    batches, which have no such leaves."""
+    """Number of samples of an epoch, dtypes and shapes of a sample's leaves, and None.
+
+    For uneven batches the leaves are empty, and a function that counts samples replaces None.
+    """
     try:
         hashes, leaves = epoch_hashes(epoch_of(0), None)
     except UnevenBatches as error:
@@ -359,18 +277,14 @@ def _look_at_epoch(epoch_of: Epochs) -> tuple[int, Leaves, CountUneven]:
 def _count_uneven(
     epoch_of: Epochs, error: UnevenBatches, at_most: int | None = None
 ) -> tuple[int, SizeOf]:
-    """As `count_epoch`; raises UnevenBatches if a batch has no clear number of samples."""
+    """Number of samples of epoch 0, and a function that counts those of a batch, by `count_epoch`.
+
+    Raises UnevenBatches, with the message of `error`, if a batch has no clear number of samples.
+    """
     try:
         return count_epoch(epoch_of(0), at_most)
     except UnclearCount as unclear:
         raise UnevenBatches(f"{error}; {unclear}") from None
-
-
-def default_step(device: torch.device) -> Callable[[Tree], Any]:
-    """A step that reads a batch, or moves it to the device."""
-    if device.type == "cpu":
-        return read_bytes
-    return lambda batch: map_tensors(lambda tensor: tensor.to(device), batch, device)
 
 
 def _check_samples(
@@ -390,7 +304,7 @@ def _check_samples(
 def _compare_counts(
     epochs_by_name: Mapping[str, Epochs], error: UnevenBatches
 ) -> tuple[int, Mapping[str, CountUneven]]:
-    """As `_check_samples`, but only of the numbers of samples."""
+    """As `_check_samples`, for uneven batches: compare only the numbers of samples."""
     first, *others = epochs_by_name
     count, count_uneven = _count_uneven(epochs_by_name[first], error)
     counters = {first: count_uneven}
@@ -423,37 +337,6 @@ def _compare_samples(epochs_by_name: Mapping[str, Epochs], same_data: bool) -> i
     return reference.count
 
 
-@dataclass(frozen=True, kw_only=True)
-class LoaderTimer:
-    """Times windows of a loader, which `warm_timer` warms up before."""
-
-    epochs: Epochs
-    consume: Callable[[Tree], Any]
-    num_epochs: int
-    device: torch.device
-    samples: int
-    """Number of samples that each epoch must have."""
-    size_of: SizeOf | None = None
-    """Counts the samples of a batch; None: `warm_timer` finds a function by the first batch."""
-    repeats: int = 1
-    """Number of times that a window repeats the epochs."""
-    window_s: float = 0.0
-    """Approximate time of a window."""
-
-    def time_window(self) -> float:
-        """Seconds of num_epochs epochs; raises Invalid for a wrong number of samples."""
-        # The samples are counted after the clock has stopped, as in a trial. A loader that delivers
-        # too few in a later epoch would seem fast.
-        num_epochs = self.num_epochs * self.repeats
-        size_of = self.size_of or count_rows
-        window = time_epochs(self.epochs, self.consume, num_epochs, self.device, size_of)
-        for epoch, sizes in enumerate(window.sizes):
-            if sum(sizes) != self.samples:
-                counts = f"{sum(sizes):,} samples in epoch {epoch} of a window"
-                raise Invalid(f"{counts}, {self.samples:,} in the first epoch of all")
-        return window.seconds / self.repeats
-
-
 def _cold_timer(
     epoch_of: Epochs,
     step: Callable[[Tree], Any] | None,
@@ -462,6 +345,7 @@ def _cold_timer(
     samples: int,
     count_uneven: CountUneven,
 ) -> LoaderTimer:
+    """The timer of a loader before its warm-up."""
     return LoaderTimer(
         epochs=epoch_of,
         consume=_step_of(step, device, is_uneven=count_uneven is not None),
@@ -470,31 +354,3 @@ def _cold_timer(
         samples=samples,
         size_of=count_uneven,
     )
-
-
-def warm_timer(cold: LoaderTimer, min_window_s: float) -> LoaderTimer:
-    """The timer of a loader which one epoch has warmed up.
-
-    min_window_s: the epochs are repeated until a window takes this long; 0: they are not repeated,
-    and no window is run to find out how often.
-    """
-    size_of, start_ns = cold.size_of, now_ns()
-    # The quickest function that counts such batches is found here, outside of the windows.
-    for batch in cold.epochs(0):
-        size_of = size_of or row_counter(batch)
-        cold.consume(batch)
-    synchronize(cold.device)
-    warm_s = seconds_between(start_ns, now_ns())
-    timer = replace(cold, size_of=size_of, window_s=cold.num_epochs * warm_s)
-    # One window shows how long an epoch takes without the warm-up. After a long warm-up,
-    # that window would only take time.
-    if not min_window_s or warm_s >= SURELY_LONG * min_window_s:
-        return timer
-    window_s = timer.time_window()
-    repeats = num_repeats(window_s, min_window_s)
-    return replace(timer, repeats=repeats, window_s=repeats * window_s)
-
-
-def first_batches(epochs: Epochs, count: int | None) -> Epochs:
-    """Epochs that end after `count` batches; None: whole epochs."""
-    return epochs if count is None else lambda number: FirstBatches(epochs(number), count)

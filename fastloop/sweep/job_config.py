@@ -1,4 +1,8 @@
-"""The part of a composed configuration that belongs to a job, and its leaves by dotted name."""
+"""Select the part of a composed configuration that belongs to a job, and flatten it.
+
+`job_config` leaves out the settings of the sweep; `flatten` names each setting, as in
+`loader.num_threads`.
+"""
 
 from __future__ import annotations
 
@@ -28,6 +32,6 @@ def job_config(values: dict[str, Any]) -> dict[str, Any]:
     """The part of a configuration that belongs to the job, without the sweep's settings."""
     from fastloop.sweep.settings import SWEEP_SETTINGS
 
-    # conf/launcher passes `isolation` on to the launcher.
+    # `isolation` belongs to the launcher: conf/launcher passes it on.
     others = (*SWEEP_GROUPS, *SWEEP_SETTINGS, "isolation")
     return {name: node for name, node in values.items() if name not in others}

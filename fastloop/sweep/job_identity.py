@@ -1,7 +1,7 @@
-"""Fingerprints that are equal for interchangeable trials.
+"""Compute fingerprints that are equal for interchangeable trials, which a resumed sweep may pool.
 
-`config_hash` is that of a job's configuration; `trial_key` also contains all else on which a trial
-depends, such as the data, the code and the machine.
+`config_hash` is the fingerprint of a job's configuration. `trial_key` also contains all else on
+which a trial depends, such as the data, the code and the machine.
 """
 
 from __future__ import annotations
@@ -23,19 +23,20 @@ NON_IDENTITY = ("trials", "trial_timeout_s", "build_environment")
 """Settings that do not distinguish trials: their number, their time limit, and who builds their
 environment."""
 ROOT = ".root"
-"""End of the names of settings of folders. A default folder follows the outputs folder, and does
-not distinguish trials. A folder that the command names does, as it may be on another disk."""
+"""Suffix of the names of settings that are folders. A default folder is below the outputs folder,
+and does not distinguish trials. A folder that the command names does, as it may be on another
+disk."""
 
 
 def config_hash(request: JobRequest) -> str:
-    """A hash that is equal for jobs with interchangeable trials, by their configurations."""
+    """A hash of the job's configuration, without settings that do not distinguish trials."""
     return fingerprint(sorted(_identity(request).items()))
 
 
 def _identity(request: JobRequest) -> dict[str, str]:
     """The settings that distinguish a trial from others, by dotted name."""
     values = flatten(job_config(request.config))
-    # The launcher is the sweep's, but the number of its processes changes a trial.
+    # The launcher is no setting of the job, but the number of its processes changes a trial.
     if (size := request.launcher.world_size) > 1:
         values |= {"world_size": size, "backend": request.config["launcher"]["backend"]}
     named = {override.lstrip("+").partition("=")[0] for override in request.overrides}
@@ -47,7 +48,10 @@ def _identity(request: JobRequest) -> dict[str, str]:
 
 
 def trial_key(result: Result, job: Job, prepared: PreparedData) -> str:
-    """A fingerprint that is equal for trials that are interchangeable."""
+    """A fingerprint of all on which a trial of the job depends; equal for interchangeable trials.
+
+    result: the job's result, with the description of the environment and the tag `config_hash`.
+    """
     from fastloop.core.protocols import HasFiles
 
     machine = result.environment

@@ -1,4 +1,4 @@
-"""The names of a sweep's jobs: loader, dataset, and what distinguishes a job from the others."""
+"""Name the jobs of a sweep: by loader, dataset, and the settings that vary between jobs."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ NAME_PREFIXES = ("loader=", "dataset=", "loader._target_=", "dataset._target_=")
 def job_names(requests: Sequence[JobRequest]) -> list[str]:
     """Names of the jobs: `<loader> <dataset>`, and the overrides that vary in the sweep.
 
-    The charts of MLflow show only the beginning of a name. So the overrides that tell a job from
-    others of its loader and dataset come first, and a setting is named by its last part, such as
-    `num_threads=2` for `loader.num_threads=2`, if no other one that varies has that part.
+    The charts of MLflow show only the beginning of a name. So the overrides that distinguish a job
+    from others with its loader and dataset come first. A setting is named by its last part, such as
+    `num_threads=2` for `loader.num_threads=2`, unless another varying setting has the same last
+    part.
     """
     beginnings = [f"{each.choices['loader']} {each.choices['dataset']}" for each in requests]
     varying = _varying_overrides(requests)
@@ -59,9 +60,11 @@ def _last_part(setting: str) -> str:
 
 
 def _name_word(setting: str, override: str, *, is_clear: bool) -> str:
-    """The word of a job's name for an override; is_clear: the last part of the setting is
-    enough."""
-    # `~loader.num_threads=2` leaves the setting out, whatever its value.
+    """The word of a job's name for an override.
+
+    is_clear: True if no other varying setting has the same last part.
+    """
+    # `~loader.num_threads=2` removes the setting, whatever its value.
     if setting.startswith("~"):
         return f"~{_last_part(setting).lstrip('~')}" if is_clear else setting
     word = override.lstrip("+")

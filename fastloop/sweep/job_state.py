@@ -1,4 +1,7 @@
-"""State of a job during its sweep: the result so far, written to disk after every change."""
+"""Keep the state of a job during its sweep: the result so far, written to disk after every change.
+
+A `SweepJob` is a job before it runs, and `JobState` is the same job while the sweep runs it.
+"""
 
 from __future__ import annotations
 
@@ -53,8 +56,8 @@ class JobState:
         self.result = entry.earlier or entry.result
         self.prepared: PreparedData | None = None
         self.owns_result = entry.earlier is None
-        """False while the result on disk is that of an interrupted sweep, which is not overwritten
-        yet."""
+        """False while the result on disk belongs to an interrupted sweep, and must not be
+        overwritten yet."""
         # The number is drawn at random, so that no loader can foresee which of its trials is
         # compared. It is below the fewest trials, because with trials=auto nobody knows whether a
         # later one will run.
@@ -66,6 +69,7 @@ class JobState:
         self.has_begun = False
         """True once this command has written the files that precede any measurement."""
         self._ending: tuple[Status, Failure | None] | None = None
+        """The arguments of `end` until the ended job is tracked; None before and after that."""
 
     def update(self, **changes: object) -> None:
         """Change the result and write it."""
@@ -134,7 +138,10 @@ class JobState:
         self._ending = None
 
     def abort(self, status: Status, reason: str) -> None:
-        """End the job because the sweep ends; a job that was being ended keeps its own status."""
+        """End the job because the sweep ends early.
+
+        If `end` was interrupted, it is repeated with its own status; a finished job stays as it is.
+        """
         if self._ending and not self.is_running:
             self.end(*self._ending)
         elif self.is_running:

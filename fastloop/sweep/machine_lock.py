@@ -1,4 +1,4 @@
-"""Lock the machine: concurrent benchmarks would disturb each other's measurements."""
+"""Lock the machine while fastloop measures: concurrent measurements would disturb each other."""
 
 from __future__ import annotations
 
@@ -18,12 +18,13 @@ from fastloop.core.text import printable
 from fastloop.core.types import MachineBusy
 
 HOLDER_LENGTH = 500
-"""Maximum number of bytes about the holder that are read, and printed."""
+"""Maximum number of bytes that are read and printed about the holder, the process that has the
+lock."""
 NO_LINK, NO_WAIT = getattr(os, "O_NOFOLLOW", 0), getattr(os, "O_NONBLOCK", 0)
 """Flags for opening the lock file: do not follow a link, and do not wait for the other end of a
 pipe. Any user may have placed one of these in /tmp."""
 WAIT_HINT = "wait=true waits for it, allow_concurrent=true measures concurrently, without ranks"
-"""What a command that has these settings tells about them."""
+"""The hint in the message of a command that has these settings."""
 
 
 @contextmanager
@@ -32,11 +33,11 @@ def lock_machine(
 ) -> Iterator[None]:
     """Keep other processes of fastloop from measuring on this machine until the context ends.
 
-    If another process holds the lock: with `wait`, prints that process and waits for its end;
-    without, raises MachineBusy.
+    If another process holds the lock, this function prints that process and waits for its end or,
+    without `wait`, raises MachineBusy.
 
-    check: called before the wait, so that its errors are reported at once. hint: settings of the
-    command that let it run nevertheless, for the message of MachineBusy; empty if it has none.
+    check: called before the wait, so that its errors are reported at once. hint: for the message of
+    MachineBusy, the settings with which the command runs nevertheless; empty if it has none.
     """
     # The kernel releases the lock when the process ends, however it ends.
     path = _lock_path()
@@ -75,7 +76,7 @@ def _check_lock_file(path: Path) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         descriptor = _open(path)
-    # For example, there is a folder or a link in its place.
+    # For example, there is a folder or a link at the path.
     except OSError as error:
         raise MachineBusy(_refusal(path, error.strerror or str(error))) from None
     status = os.fstat(descriptor)
@@ -108,7 +109,7 @@ def _refusal(path: Path, reason: str) -> str:
 
 
 def _lock_path() -> Path:
-    """FASTLOOP_LOCK, or a file at a place that is the same for all commands of the machine."""
+    """Path of the lock file: FASTLOOP_LOCK, or a path that all commands of the machine share."""
     # /tmp is the same for everybody, while users and jobs of a cluster have their own TMPDIRs.
     if named := os.environ.get("FASTLOOP_LOCK"):
         return Path(named).absolute()

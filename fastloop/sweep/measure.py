@@ -1,4 +1,8 @@
-"""Run a sweep, from its requests to the printed table, the report and the exit status."""
+"""Measure a sweep, which is the jobs of one command, and return the command's exit status.
+
+`measure` takes the requests for the jobs, runs the jobs, prints the table and writes the report.
+`measure_one_job` measures one job of a sweep if Hydra's launchers distribute the jobs.
+"""
 
 from __future__ import annotations
 
@@ -52,6 +56,7 @@ def measure(requests: Sequence[JobRequest], explain_job: ExplainJob | None = Non
     The sweep has the machine to itself, unless allow_concurrent=true.
     explain_job: the function that explains a job, with explain=true.
     """
+    # Hydra's launchers have measured the jobs in other processes already.
     if requests[0].is_done:
         return _print_measured(requests)
     # After handle_signals(), a signal raises an exception. If it interrupts an import, half of the
@@ -72,9 +77,10 @@ def measure(requests: Sequence[JobRequest], explain_job: ExplainJob | None = Non
 
 
 def _measure_alone(requests: Sequence[JobRequest], explain_job: ExplainJob | None) -> int:
-    """Measure the requests with all ranks of this command, while no other fastloop measures.
+    """Measure the requests with all ranks, under the machine's lock unless others may measure too.
 
-    Raises MachineBusy, and UsageError if the ranks do not come together.
+    Raises MachineBusy if another fastloop measures, and UsageError if not all ranks join with the
+    same jobs.
     """
     from fastloop.sweep.early_check import check_requests
     from fastloop.sweep.machine_lock import WAIT_HINT, lock_machine
@@ -95,7 +101,7 @@ def _measure_alone(requests: Sequence[JobRequest], explain_job: ExplainJob | Non
 
 
 def _import_tracker(tracker: Tracker) -> None:
-    """Import the modules that the tracker names."""
+    """Import the modules that the tracker declares in its TrackerTraits."""
     # This costs no time, because the first trial waits for the forkserver, which is still
     # importing. If a module is missing or can't be imported, starting a run reports it: MLflow's
     # import fails for a user without a home folder, for example.
@@ -121,7 +127,7 @@ def measure_one_job(requests: Sequence[JobRequest]) -> int:
     (request,) = requests
     settings = request.sweep
     jobs = [sweep_job(request, request.name, 0)]
-    # A cluster's scheduler has restarted the job, which goes on with its own result.
+    # If there is a result, a cluster's scheduler has restarted the job: it continues from it.
     if (request.folder / RESULT_FILE).exists():
         jobs = with_earlier_results(jobs, request.sweep_folder)
     tracking = SweepTracker(request.tracker, request.sweep_folder)
@@ -135,7 +141,8 @@ def measure_one_job(requests: Sequence[JobRequest]) -> int:
 
 
 def _run(jobs: Sequence[SweepJob], request: JobRequest, explain_job: ExplainJob | None) -> int:
-    """Run the jobs as a sweep, print its results and places, and return the exit status."""
+    """Run the jobs as a sweep, print its results and the places of its files, and return the exit
+    status."""
     from fastloop.core.ranking import explain_no_ranks
     from fastloop.sweep.progress import show_progress
     from fastloop.sweep.resume import describe_kept_trials
@@ -178,11 +185,12 @@ def _print_measured(requests: Sequence[JobRequest]) -> int:
 
 
 def _may_be_concurrent(settings: SweepSettings) -> bool:
+    """True if the sweep takes no lock of the machine; with wait=true it always takes the lock."""
     return settings.allow_concurrent and not settings.wait
 
 
 def _sweep_folder(requests: Sequence[JobRequest]) -> Path:
-    """The sweep's folder; with `resume`, that is the earlier one."""
+    """The sweep's folder; with `resume`, the folder of the earlier sweep that is continued."""
     from fastloop.sweep.resume import find_earlier_sweep
 
     request = requests[0]
@@ -195,7 +203,7 @@ def _sweep_folder(requests: Sequence[JobRequest]) -> Path:
 
 
 def _sweep_jobs(requests: Sequence[JobRequest], folder: Path) -> tuple[list[SweepJob], JobRequest]:
-    """The sweep's jobs in its folder, and a request with that folder."""
+    """The jobs of the sweep with their files in `folder`, and the first request with it, too."""
     from fastloop.sweep.resume import with_earlier_results
 
     request = requests[0]
@@ -210,8 +218,8 @@ def _sweep_jobs(requests: Sequence[JobRequest], folder: Path) -> tuple[list[Swee
 
 
 def _run_params(request: JobRequest) -> dict[str, Any]:
-    """Parameters of a job's run: dotted names and values of all settings, and the chosen
-    options."""
+    """The parameters that the tracker logs for a job: its settings by dotted name, and the chosen
+    options by group."""
     from fastloop.core.traits import LoaderTraits, traits_of
 
     choices = {group.rpartition("/")[2]: choice for group, choice in request.choices.items()}
@@ -222,7 +230,8 @@ def _run_params(request: JobRequest) -> dict[str, Any]:
 
 
 def _run_tags(request: JobRequest) -> dict[str, str]:
-    """The tags of a job's run: sweep, identity, commit, machine, device, colour."""
+    """The tags that the tracker sets for a job: sweep, identity, commit, machine, device,
+    colour."""
     from fastloop.core.machine import describe_machine
     from fastloop.core.types import Unsupported
     from fastloop.processes.rank_group import resolve_device
@@ -246,7 +255,10 @@ def _run_tags(request: JobRequest) -> dict[str, str]:
 
 
 def sweep_job(request: JobRequest, name: str, index: int) -> SweepJob:
-    """The job of a request before it runs."""
+    """The SweepJob of a request, with a result that has no trials yet.
+
+    name: the job's name in tables. index: its position among the command's jobs.
+    """
     from fastloop.core.result import Result
     from fastloop.sweep.job_state import SweepJob
 
@@ -268,7 +280,7 @@ def sweep_job(request: JobRequest, name: str, index: int) -> SweepJob:
 
 def _rejection(requests: Sequence[JobRequest]) -> str:
     """The reason why the sweep can't be measured; empty if it can."""
-    from fastloop.reporting.short_names import find_baseline, no_baseline
+    from fastloop.reporting.baseline import find_baseline, no_baseline_message
     from fastloop.sweep.early_check import reason_against
     from fastloop.sweep.settings import SWEEP_SETTINGS
 
@@ -280,7 +292,7 @@ def _rejection(requests: Sequence[JobRequest]) -> str:
     loaders = [request.choices["loader"] for request in requests]
     names = dict(zip(job_names(requests), loaders, strict=True))
     if (baseline := first.sweep.baseline) and not find_baseline(names, baseline):
-        return no_baseline(names, baseline)
+        return no_baseline_message(names, baseline)
     if first.sweep.seconds and not first.sweep.interleave:
         setting = f"seconds={first.sweep.seconds:g} with interleave=false"
         return f"{setting}: the trials of the first job may leave no time for the others"
@@ -325,10 +337,11 @@ def failure_line(result: Result, details: str) -> str:
 def print_results(
     results: Sequence[Result], request: JobRequest, stages: Mapping[str, float] | None = None
 ) -> None:
-    """Print the table, and a line on the use of the time; nothing if no job has a trial, for one
-    reason.
+    """Print the table, and a line that describes how the command spent its time.
 
-    stages: seconds of the stages of this command; None: it has measured nothing.
+    If all jobs lack trials for the same reason, nothing is printed here: `print_places` prints that
+    reason. stages: seconds of each stage of this command, by name; None: this command has measured
+    nothing.
     """
     from fastloop.reporting.terminal_table import WIDTH, format_tables
     from fastloop.sweep.time_spent import describe_time
@@ -345,8 +358,10 @@ def print_results(
 def print_places(
     results: Sequence[Result], jobs: Sequence[SweepJob], request: JobRequest, tracking: SweepTracker
 ) -> int:
-    """Print the places of files, report and tracker, or the one reason why no job has a trial;
-    returns the exit status."""
+    """Print the places of files, report and tracker, and return the exit status.
+
+    If all jobs lack trials for the same reason, that reason is printed instead.
+    """
     from fastloop.reporting.sweep_files import file_lines
     from fastloop.reporting.terminal_table import WIDTH
     from fastloop.sweep.job_state import DETAILS
@@ -363,7 +378,7 @@ def print_places(
 
 
 def _has_nothing(results: Sequence[Result]) -> bool:
-    """True if no job has a trial, all for the same reason: that is the whole answer."""
+    """True if no job has a trial and all have the same reason, which replaces the table."""
     if any(each.trials for each in results):
         return False
     outcomes = {(each.status, each.status_reason) for each in results}
@@ -380,8 +395,8 @@ def _write_report(results: Sequence[Result], request: JobRequest, tracking: Swee
     # An import that a signal interrupts leaves half a module, and can't be repeated.
     with defer_signals():
         from fastloop.core.result_io import load_timelines
+        from fastloop.reporting.baseline import find_baseline
         from fastloop.reporting.report_files import write_report
-        from fastloop.reporting.short_names import find_baseline
 
     baseline = request.sweep.baseline or ""
     names = {result.name: result.loader for result in results if result.status == "FINISHED"}

@@ -1,4 +1,4 @@
-"""Merge the measurements of a job's ranks into one trial and one instrumented pass."""
+"""Merge the ranks' trials, shadows and instrumented passes of a job into one of each kind."""
 
 from __future__ import annotations
 
@@ -27,9 +27,10 @@ def merge_trials(trials: Sequence[Trial]) -> Trial:
 
 
 def merge_passes(answers: Sequence[RankAnswer]) -> Attribution:
-    """Merge the instrumented passes of a job's ranks: the waits of all, the seconds of the slowest.
+    """Merge the instrumented passes of a job's ranks.
 
-    answers: what each rank has returned: an Attribution, and the rank's resources.
+    The result has the waits of all ranks, and the seconds of the slowest rank. answers: the answer
+    of each rank, with its Attribution and its resources.
     """
     passes: list[Attribution] = [
         replace(answer.value, resources=answer.resources) for answer in answers
@@ -65,8 +66,10 @@ def merge_passes(answers: Sequence[RankAnswer]) -> Attribution:
 
 
 def merge_shadows(shadows: Sequence[Shadow]) -> Shadow:
-    """Merge the shadows of a job's ranks, with the means of their shuffling; returns that of rank
-    0, unchanged, if a rank does not know its shuffling."""
+    """Merge the shadows of a job's ranks, with the means of their shuffling figures.
+
+    If the shuffling of a rank is unknown, the shadow of rank 0 is returned unchanged.
+    """
     known = [shadow.shuffling for shadow in shadows if shadow.shuffling is not None]
     if len(known) < len(shadows) or len(shadows) == 1:
         return shadows[0]

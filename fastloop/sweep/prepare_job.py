@@ -14,8 +14,10 @@ from fastloop.trial.support import check_job_libraries
 def prepare_job(
     job: Job, launcher: Launcher, compares_checksums: bool = False, most_s: float | None = None
 ) -> PreparedData:
-    """Prepare the job's data in its own process. Raises JobFailed, also if no sample is read or
-    written for `trial_timeout_s`, or if the job's environment can't be built.
+    """Prepare the job's data in a child process.
+
+    Raises JobFailed if that fails, if no sample is read or written for `trial_timeout_s`, or if the
+    job's environment can't be built.
 
     compares_checksums: read all existing files, and write damaged ones again. most_s: seconds after
     which the preparation fails; None: there is no such limit.
@@ -44,9 +46,10 @@ def forecast_preparation_s(job: Job, launcher: Launcher, most_s: float) -> float
 
 
 def build_job_environment(job: Job) -> Failure | None:
-    """Build the job's environment, if the job asks for one and lacks it; the failure, or None.
+    """Build the job's environment if it needs one and has build_environment=true.
 
-    A job that lacks its environment and does not ask for that to be built fails, too.
+    Returns the failure, or None on success. It is a failure, too, if the environment is missing and
+    may not be built.
     """
     environment = environment_for(job.requirements)
     if environment is None:

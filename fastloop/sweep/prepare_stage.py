@@ -1,4 +1,4 @@
-"""Prepare the data of every job, as the first stage of a sweep."""
+"""Prepare the data of every job, as the first stage of a sweep: fetch datasets and write stores."""
 
 from __future__ import annotations
 
@@ -33,7 +33,8 @@ def prepare_all(
 ) -> None:
     """Fetch every dataset, write every store, and record the data's properties in each result.
 
-    known: the outcomes of earlier calls; this call adds its own.
+    advance: called with a line about each job as its preparation begins. known: the outcomes of
+    earlier calls, to which this call adds its own; None: there are none.
     """
     prepared = {} if known is None else known
     builds: dict[str, Failure | None] = {}
@@ -63,10 +64,10 @@ def prepare_all(
 def _early_failure(
     job: Job, launcher: Launcher, builds: dict[str, Failure | None]
 ) -> Failure | None:
-    """The reason why the job's data is not prepared, or None.
+    """The reason why the job's data can't be prepared here; None if there is no such reason.
 
-    builds: for each tuple of requirements, the failure to build its environment, or None. This
-    job's is added.
+    builds: requirements of a job -> the failure to build their environment, or None. This job's
+    outcome is added.
     """
     if reason := reason_against(job, launcher):
         return Failure(kind=FailureKind.UNSUPPORTED, message=reason)
@@ -78,7 +79,11 @@ def _early_failure(
 def _set_up_job(
     state: JobState, now: Result, prepared: PreparedData, settings: SweepSettings
 ) -> str:
-    """Make the job ready for its trials; a message if earlier trials can't be used, else empty."""
+    """Make the job ready for its trials, and return a message about its earlier result.
+
+    The message is empty if there is nothing to say. now: the job's result before any trial, with
+    the present code and machine.
+    """
     state.prepared = prepared
     fields = _data_fields(now, state.entry.job, prepared)
     if state.owns_result:

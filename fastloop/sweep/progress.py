@@ -19,15 +19,15 @@ from fastloop.core.result import Result
 from fastloop.core.spans import now_ns, seconds_between
 
 BAR = "{percentage:3.0f}%|{bar:10}| {n_fmt}/{total_fmt} [{elapsed}<{remaining}] {desc}"
-"""The line of a command, in tqdm's format."""
+"""The format of a bar's line, for tqdm."""
 BAR_WIDTH = 48
 """Maximum number of columns of the bar and its figures, without the step's name."""
 START_WIDTH = 14
 """Number of characters that are kept at the start of a name that is cut: `trial 12 of ra`."""
 LONG_S = 60.0
-"""Measurements that take longer say so before their first round."""
+"""A measurement that will take at least these seconds announces its time before the first round."""
 LINE_INTERVAL_S = 10.0
-"""Minimum seconds between two lines of `round_reports`."""
+"""Minimum seconds between two lines about rounds or steps, if there is no bar."""
 TICK_S = 1.0
 """Seconds between two drawings of a bar: its clock goes on while a step lasts. A drawing takes
 about 0.1 ms of the command's process; trials have their own processes."""
@@ -54,13 +54,16 @@ class Progress:
 
 
 class _Spacing:
-    """The times of lines, of which there is at most one in LINE_INTERVAL_S."""
+    """Decides whether a line may be printed now: at most one line in LINE_INTERVAL_S."""
 
     def __init__(self) -> None:
         self.start_ns = self.last_ns = now_ns()
 
     def is_due(self) -> bool:
-        """True if the last line, or the start, is long enough ago; counts as a line then."""
+        """True if LINE_INTERVAL_S have passed since the last line, or since the start.
+
+        If it returns True, the present time is that of the last line for later calls.
+        """
         if seconds_between(self.last_ns, now_ns()) < LINE_INTERVAL_S:
             return False
         self.last_ns = now_ns()
@@ -68,7 +71,7 @@ class _Spacing:
 
 
 class _Bar(tqdm):
-    # No monitor thread of tqdm, which would never end; `_ticking` has a thread for each bar.
+    # 0 starts no monitor thread of tqdm, which would never end; `_ticking` redraws each bar.
     monitor_interval = 0
 
 
@@ -104,8 +107,10 @@ def _ticking(
 
 @contextmanager
 def show_progress(num_steps: int, label: str = "") -> Iterator[Progress]:
-    """A bar with a remaining time and a clock if stderr is a terminal; otherwise lines of the
-    rounds.
+    """Show a bar with a clock and the remaining time if stderr is a terminal, else a line for each
+    round.
+
+    Yields the functions that the sweep calls as it proceeds.
 
     num_steps: approximate number of all steps; `expect_steps` and further steps correct it.
     label: for a command without rounds, the word before a line about its steps, see _step_lines.
@@ -157,8 +162,9 @@ def _step_lines(num_steps: int, label: str) -> Progress:
 
 @contextmanager
 def show_budget(share: Callable[[], float]) -> Iterator[Progress]:
-    """The progress of a command with a budget: like show_progress, with a bar of the percentage
-    that is spent.
+    """Show the progress of a command with a budget of time, as show_progress does.
+
+    The bar shows the percentage of the budget that has been spent.
 
     share: the share of the budget that has been spent, from 0.
     """
@@ -205,10 +211,10 @@ def round_line(
 def round_reports(
     rounds: int, label: str, limit_s: float | None = None
 ) -> Iterator[Callable[[], None]]:
-    """A function to call at the end of each round, which reports to stderr.
+    """Report the rounds of a measurement to stderr; yields a function to call after each round.
 
-    It moves a bar on a terminal. Elsewhere it prints a line, at most one in LINE_INTERVAL_S; short
-    measurements print nothing.
+    The function moves a bar on a terminal or in a notebook. Elsewhere it prints a line, at most one
+    in LINE_INTERVAL_S; short measurements print nothing.
 
     label: the word before the rounds, such as `bench`. limit_s: time from which no further round
     begins; None: there is no limit.
@@ -244,8 +250,9 @@ def announce_rounds(label: str, rounds: int, round_s: float) -> None:
 
 @contextmanager
 def share_reports(label: str, share: Callable[[], float]) -> Iterator[Callable[[str], None]]:
-    """A function to call with the name of each step of a measurement with a budget as it begins,
-    which reports to stderr like round_reports.
+    """Report the steps of a measurement with a budget of time to stderr, as round_reports does.
+
+    Yields a function to call with the name of each step as it begins.
 
     share: the share of the budget that has been spent, from 0.
     """

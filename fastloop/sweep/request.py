@@ -1,4 +1,7 @@
-"""A request to measure one combination of a sweep: its job, settings, name and colour."""
+"""The class `JobRequest`: a request to measure one job of a sweep, composed from a command line.
+
+fastloop/config/ makes a request for each combination of settings; a sweep measures the requests.
+"""
 
 from __future__ import annotations
 
@@ -16,15 +19,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class JobRequest:
-    """A combination of a sweep, composed and built, before it is measured."""
+    """A combination of the settings of a command line, with its job, before it is measured."""
 
     job: Job
     sweep: SweepSettings
     launcher: Launcher
     tracker: Tracker
     choices: dict[str, str]
-    """Group -> option."""
+    """Group of options -> name of the chosen option."""
     overrides: tuple[str, ...]
+    """The arguments of the command line for this job, such as `num_workers=2`."""
     flags: tuple[str, ...] = ()
     """Flags of the command line that name the user's own yaml files, which another command line for
     this job needs as well."""

@@ -1,4 +1,7 @@
-"""Resume an interrupted sweep, and keep the trials that are still comparable."""
+"""Resume an interrupted sweep: find its folder, and keep the trials that are still comparable.
+
+Trials are comparable if their data, code, library versions and machine are the present ones.
+"""
 
 from __future__ import annotations
 
@@ -19,6 +22,7 @@ from fastloop.sweep.job_state import JobState, SweepJob
 from fastloop.sweep.settings import SweepSettings
 
 LAST = "last"
+"""Value of `resume` for the newest sweep with a job of this command."""
 PLAIN_PATH = re.compile(r"[\w./-]+", re.ASCII)
 """A path without characters that mean something else to the shell or to Hydra."""
 KEPT_FIELDS = ("trials", "rounds", "attribution", "explanation", "run_id")
@@ -28,10 +32,10 @@ MACHINE_FACTS = ("host", "cpu", "cores_usable", "gpus")
 
 
 def find_earlier_sweep(name: str, hashes: set[str]) -> Path:
-    """Find the folder that `resume=` names: a path, or with `last` the newest sweep with a job that
-    has one of these hashes (config_hash).
+    """Find the folder of the sweep that `resume=` names.
 
-    Raises UsageError if there is none.
+    name: the folder's path, or `last` for the newest sweep with one of this command's jobs. hashes:
+    the config_hash of each job of this command. Raises UsageError if there is no such sweep.
     """
     folders = reversed(sweep_folders()) if name == LAST else [Path(name).absolute()]
     newest = [folder for folder in folders if any(folder.glob(f"*/{RESULT_FILE}"))]
@@ -50,7 +54,7 @@ def find_earlier_sweep(name: str, hashes: set[str]) -> Path:
 
 
 def describe_kept_trials(entries: Sequence[SweepJob], folder: Path | None = None) -> str:
-    """The end of an interruption's message: the fate of finished trials, and how to continue.
+    """The end of an interruption's message: whether trials are kept, and how to continue.
 
     folder: the folder of a sweep that can be resumed; None: the sweep can't be resumed.
     """
@@ -74,7 +78,7 @@ def with_earlier_results(entries: Sequence[SweepJob], folder: Path) -> list[Swee
 
     Raises UsageError if the folder has no result of any of these jobs.
     """
-    # Folders are numbered, so that a shorter name is an older job: 2 before 10. Jobs with equal
+    # The folders of jobs are numbered. Sorting by length first puts 2 before 10. Jobs with equal
     # hashes take the results in that order.
     results: dict[str, list[tuple[Path, Result]]] = {}
     paths = folder.glob(f"*/{RESULT_FILE}")
@@ -84,6 +88,7 @@ def with_earlier_results(entries: Sequence[SweepJob], folder: Path) -> list[Swee
     continued = []
     for number, entry in enumerate(entries):
         same = results.get(entry.result.tags["config_hash"], [])
+        # The process's id keeps the name of a new folder apart from those of the earlier sweep.
         job_folder, earlier = same.pop(0) if same else (folder / f"{number}-{os.getpid()}", None)
         continued.append(replace(entry, folder=job_folder, earlier=earlier))
     if not any(entry.earlier for entry in continued):
@@ -111,8 +116,8 @@ def continue_job(state: JobState, now: Result, settings: SweepSettings) -> str:
     if _stays_failed(earlier, now, settings):
         state.keep()
         return ""
-    # The job goes on with the trials that it has. Those that other work may have disturbed stay
-    # marked, even if later ones run alone.
+    # The job continues from its trials. If other work may have disturbed them, the job keeps its
+    # tag `concurrent`, even if later trials run alone.
     kept_tags = {"concurrent": "true"} if "concurrent" in earlier.tags else {}
     kept = {name: getattr(earlier, name) for name in KEPT_FIELDS}
     state.continue_from(replace(now, tags=now.tags | kept_tags, **kept))

@@ -1,8 +1,10 @@
-"""Run jobs in rounds: all are prepared, then trial k of every job runs in round k, then each job
-gets an instrumented pass.
+"""Run the jobs of a sweep in rounds: trial k of every job runs in round k.
+
+The data of all jobs is prepared before the first round. After the last round each job has an
+instrumented pass: a further epoch in which its waits and its CPU time are measured.
 
 Rounds are interleaved, so that machine noise affects all jobs equally. Every result is written as
-soon as it exists; a job that fails becomes a row with its reason, and the others go on.
+soon as it exists. A job that fails becomes a row with its reason, and the other jobs continue.
 """
 
 from __future__ import annotations
@@ -55,11 +57,12 @@ RunRound = Callable[[Sequence[JobState], int | None], list[str]]
 for the first time, and runs trial `number` of each job that lacks it. If the number is None, only
 the data is prepared."""
 Schedule = Callable[[Sequence[JobState], RunRound], Iterable[JobState]]
-"""(jobs, run_round) -> the jobs with passes to follow. Decides which jobs run in which round."""
+"""(jobs, run_round) -> the jobs that get instrumented passes. Decides which jobs run in which
+round. Tuning has such a schedule, and so has the process of a version that is compared."""
 
 MAX_ONE_PROCESS_TRIALS = 3
-"""The most trials in one process with which a job of several ranks is compared, if the sweep does
-not contain the same job in one process."""
+"""Maximum number of extra trials in one process, which show how a job of several ranks scales. They
+run only if the sweep does not contain the same job in one process."""
 
 
 def run_sweep(
@@ -113,7 +116,7 @@ def run_sweep(
 
 
 def _finish_jobs(states: Sequence[JobState]) -> None:
-    """Find the caveats of each job that has come through, and end it."""
+    """Record the caveats of each job that has not failed, and end the job as FINISHED."""
     # This comes after all passes, as some caveats depend on the results of other jobs.
     for state in states:
         if state.is_running and state.prepared is not None:
@@ -131,7 +134,7 @@ def _finish_jobs(states: Sequence[JobState]) -> None:
 def _round_runner(
     settings: SweepSettings, session_ms: int, begin_step: Callable[[str], None]
 ) -> RunRound:
-    """The function that runs a schedule's rounds."""
+    """The function `run_round` that a schedule calls to run a round."""
     # Data is kept from round to round: jobs that read the same data share it, and a schedule may
     # run a round in several calls.
     prepared: dict[str, PreparedData | Failure] = {}
@@ -157,7 +160,10 @@ def num_progress_steps(entries: Sequence[SweepJob], settings: SweepSettings) -> 
 def _num_steps_left(
     entries: Sequence[SweepJob], done: Sequence[Result | None], settings: SweepSettings
 ) -> int:
-    """Number of steps after preparing; done: the result of each job so far."""
+    """Number of steps that are still to begin after the data is prepared.
+
+    done: the result of each job so far; None: the job has no result yet.
+    """
     in_one_process = [entry.job for entry in entries if entry.launcher.world_size == 1]
     steps = 0
     for entry, result in zip(entries, done, strict=True):
@@ -207,6 +213,7 @@ def _run_rounds(
             elapsed_s = seconds_between(start_ns, now_ns())
             rounds_left = max(num_trials.values()) - number - 1
             cut = rounds_cut(rounds_left, elapsed_s / rounds_done, seconds - elapsed_s)
+            # The first `fewest` rounds may begin after the time limit.
             cut = min(cut, max(0, rounds_left - (fewest - number - 1)))
             left -= cut * len(names)
         most = "at most " if is_auto else ""
@@ -217,14 +224,16 @@ def _run_rounds(
 
 
 def rounds_cut(rounds_left: int, round_s: float, left_s: float) -> int:
-    """The number of rounds left that will not begin, if each takes `round_s` and none begins when
-    `left_s` have passed."""
+    """The number of the remaining rounds that the time limit cuts.
+
+    Each round takes `round_s` seconds, and no round begins after `left_s` seconds.
+    """
     return max(0, rounds_left - max(0, math.ceil(left_s / round_s)))
 
 
 def _first_figures(result: Result) -> str:
     """A line with the seconds of the latest trial of each benchmark."""
-    # The line is printed for a single job only, whose table comes after all of its trials.
+    # The line is printed only for a sweep of one job, because its table comes after all trials.
     trial = result.trials[-1]
     figures = [f"{name} {show_time(each.seconds)}" for name, each in trial.benchmarks.items()]
     return f"{result.name}, from one trial: {', '.join(figures)}"
@@ -283,7 +292,10 @@ def _run_round(
 
 
 def run_shadow(state: JobState, trial: Trial, begin_step: Callable[[str], None]) -> None:
-    """Run the shadow of a trial; the job fails if it does not deliver the same data there."""
+    """Run the shadow of a trial: the same calls once more, compared with the dataset.
+
+    The job fails if it delivers other data than the dataset's.
+    """
     entry, job = state.entry, state.entry.job
     assert state.prepared is not None
     title = f"comparing the data of {state.result.name}"
@@ -301,7 +313,10 @@ def run_shadow(state: JobState, trial: Trial, begin_step: Callable[[str], None])
 def run_passes(
     state: JobState, states: Sequence[JobState], profile: bool, begin_step: Callable[[str], None]
 ) -> None:
-    """Run the passes that follow a job's trials, and trials in one process to compare with."""
+    """Run the passes that follow a job's trials.
+
+    A job of several ranks also gets the rates of one process, which show how it scales.
+    """
     # An earlier session has run the drawn trial, and was interrupted before its shadow.
     if state.is_running and state.result.shadow is None:
         run_shadow(state, state.result.trials[-1], begin_step)
@@ -328,7 +343,10 @@ def fail_job(state: JobState, failure: Failure) -> None:
 def _run_one_process(
     state: JobState, states: Sequence[JobState], begin_step: Callable[[str], None]
 ) -> None:
-    """Record the rates of one process doing the same work, in this sweep or in extra trials."""
+    """Record the rates in samples/s of the same job in one process.
+
+    They come from that job in this sweep, or from extra trials.
+    """
     entry, job = state.entry, state.entry.job
     in_sweep = [
         other.result.trials
@@ -344,7 +362,7 @@ def _run_one_process(
                 run_trial, job, state.prepared, number, now_ns(), timeout_s=job.trial_timeout_s
             )
             trials = [*trials, trial]
-    # The trials of several ranks stay valid.
+    # The job does not fail, because its trials with several ranks stay valid.
     except JobFailed as error:
         tqdm.write(f"{state.result.name}: {error} (in one process)", file=sys.stderr)
     rates = {
@@ -354,12 +372,13 @@ def _run_one_process(
 
 
 def num_one_process_trials(job: Job) -> int:
-    """Number of trials in one process, to compare with, that a job of several ranks needs."""
+    """Number of extra trials in one process that a job of several ranks is compared with."""
     return min(job.most_trials, MAX_ONE_PROCESS_TRIALS)
 
 
 def _run_instrumentation(state: JobState, begin_step: Callable[[str], None]) -> None:
-    """Run the instrumented pass of each benchmark that has none yet; the job fails with it."""
+    """Run the instrumented pass of each benchmark that has none yet; if one fails, the job
+    fails."""
     entry, job = state.entry, state.entry.job
     assert state.prepared is not None
     for name in job.benchmark:
@@ -379,7 +398,7 @@ def _run_instrumentation(state: JobState, begin_step: Callable[[str], None]) -> 
 
 
 def _run_profiling(state: JobState, begin_step: Callable[[str], None]) -> None:
-    """Profile each benchmark that has no profile yet; the job fails with it."""
+    """Profile each benchmark that has no profile yet; if profiling fails, the job fails."""
     entry, job = state.entry, state.entry.job
     assert state.prepared is not None
     for name in job.benchmark:

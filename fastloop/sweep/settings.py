@@ -20,7 +20,10 @@ def _check_list(changes: Any) -> Any:
 
 @option
 class SweepSettings:
-    """Settings of a sweep that are not settings of its jobs."""
+    """Settings of a sweep that are not settings of its jobs.
+
+    The comments in conf/config.yaml state the meaning, unit, allowed values and default of each.
+    """
 
     baseline: str | None
     interleave: bool

@@ -1,4 +1,4 @@
-"""Describe the time that a command took: the timed part, and the uses of the rest."""
+"""Describe how a command spent its time: in timed windows, and in each other stage of a sweep."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from fastloop.core.spans import now_ns, seconds_between
 ROUNDS = "rounds"
 START = "start"
 AROUND_WINDOWS = "processes, warm-ups, limits and comparing data around them"
+"""Printed name of the part of the rounds outside of the timed windows."""
 
 
 class StageClock:
@@ -31,7 +32,7 @@ class StageClock:
         self.end(START)
 
     def end(self, stage: str) -> None:
-        """Note that the stage ends now, and that another one begins."""
+        """Add the time since the last call to this stage; the next stage begins now."""
         stop_ns = now_ns()
         before_s = self._seconds.get(stage, 0.0)
         self._seconds[stage] = before_s + seconds_between(self._begun_ns, stop_ns)
@@ -43,8 +44,10 @@ class StageClock:
 
 
 def describe_time(results: Sequence[Result], stages: Mapping[str, float]) -> str:
-    """A line with the time of the command so far, the part of it that was timed, and the other
-    stages."""
+    """A line with the command's time so far, the time in timed windows, and the time of the rest.
+
+    stages: name of each stage -> its seconds, as `StageClock.stages` returns them.
+    """
     rounds_s = stages.get(ROUNDS, 0.0)
     # Trials of earlier sessions took none of this command's time. If it has run no trial, the
     # latest session is an earlier one.
@@ -64,7 +67,10 @@ def describe_time(results: Sequence[Result], stages: Mapping[str, float]) -> str
 
 
 def seconds_in_windows(result: Result, session_ms: int) -> float:
-    """Seconds of the windows of all trials of the job that this session has run."""
+    """Seconds of all timed windows of the job in one session, a run of the command.
+
+    session_ms: the time at which the session began, by which its trials are recognised.
+    """
     return sum(
         seconds_between(measured.start_ns, measured.stop_ns)
         for trial in result.trials

@@ -1,4 +1,7 @@
-"""Track a sweep by a tracker that may fail: results are written to files first."""
+"""Log a sweep with a tracker, such as MLflow, that may fail without harm to the sweep.
+
+No result is lost, because results are written to files first.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +32,7 @@ class SweepTracker:
         self.is_lost = False
 
     def start(self, result: Result) -> str:
-        """Start the job's run and return its id; empty if the tracker is lost or has no runs."""
+        """Start the job's run in the tracker, and return the run's id; empty if there is none."""
         with self._report_failure():
             return "" if self.is_lost else self.tracker.start(result)
         return ""
@@ -58,7 +61,7 @@ class SweepTracker:
 
     @contextlib.contextmanager
     def _report_failure(self) -> Iterator[None]:
-        """Report an error of the tracker in a line, and give the tracker up."""
+        """Report an error of the tracker in a line, and stop using the tracker."""
         try:
             yield
         except Exception as error:

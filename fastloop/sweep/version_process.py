@@ -1,9 +1,10 @@
-"""The process of a version, which measures its jobs one trial at a time, on request.
+"""Start the process of a version, and let it measure the version's jobs one trial at a time.
 
-Process and command exchange JSON, as the other end may be another version of fastloop. The command
-sends the plan, then {"trial": number} for each trial, and {"trial": null} at the end. The process
-answers with {"ready": names of the jobs}, {"done": number} and {"ended": number of jobs}; with
-{"error": line}, it ends.
+`fastloop check against=` compares two versions, each in such a process. Process and command
+exchange JSON, as the other end may be another version of fastloop. The command sends the plan, then
+{"trial": number} for each trial, and {"trial": null} at the end. The process answers with
+{"ready": names of the jobs}, {"done": number} and {"ended": number of jobs}. If it fails, it sends
+{"error": line} and ends.
 """
 
 from __future__ import annotations
@@ -32,14 +33,14 @@ because the version may be one of fastloop that does not have it."""
 BASE, NEW = "base", "new"
 """Names of the two versions that are compared."""
 END_S = 10
-"""Time for a version's process to end by itself."""
+"""Seconds that a version's process gets to end by itself, before it is killed."""
 Results = dict[str, Result]
 """The results of jobs, by name."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Version:
-    """A version, by the interpreter and the import path of its processes."""
+    """A version to compare: the interpreter and the import path that its processes use."""
 
     label: str
     """The name in messages, such as `HEAD~1 (4f0c2d1)`."""
@@ -87,8 +88,10 @@ class VersionProcess:
         return {each.name: each for each in load_results(self.folder, self.version.label)}
 
     def receive(self) -> dict[str, Any]:
-        """Receive the next message. Raises UsageError, in one line, for an error and for its
-        end."""
+        """Receive the next message.
+
+        Raises UsageError, with one line, if the process reports an error or has ended.
+        """
         try:
             message: dict[str, Any] = json.loads(self.connection.recv_bytes())
         except (EOFError, OSError):
@@ -114,26 +117,26 @@ class VersionProcess:
 def start_version(
     version: Version, words: Sequence[str], folder: Path, *, is_base: bool
 ) -> Iterator[VersionProcess]:
-    """Start the process of a version for the job of these words; its first message says that it is
-    ready.
+    """Start the process of a version; its first message says that it is ready.
 
-    The process ends with the context, and when this process is killed. is_base: True if the process
-    reports an error when it can run none of the jobs.
+    The process ends with the context, and when this process is killed. words: the arguments of
+    `fastloop run` that describe the jobs. folder: the folder for its results. is_base: True if the
+    process reports an error when it can run none of the jobs.
     """
     ours, theirs = Pipe(duplex=True)
     variables = os.environ | {"PYTHONPATH": os.pathsep.join(version.path)}
     with ours, tempfile.TemporaryFile() as log:
         process = subprocess.Popen(
-            # Without -P, which multiprocessing passes on, its server would import a fastloop that
-            # the working folder has.
+            # -P keeps the working folder off the import path. multiprocessing passes -P on to its
+            # server, which would otherwise import a fastloop that is in the working folder.
             [version.python, "-P", str(PROGRAM), str(theirs.fileno())],
             env=variables,
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
             pass_fds=[theirs.fileno()],
-            # In a session of its own the process gets no Ctrl-C from the terminal: this one handles
-            # the signal.
+            # In a session of its own the process gets no Ctrl-C from the terminal: the command's
+            # process handles the signal.
             start_new_session=True,
         )
         try:

@@ -1,4 +1,8 @@
-"""Find and build the version that `against=` names: a commit, a number, a wheel or a folder."""
+"""Find and build the version that `against=` names: a commit, a number, a wheel or a folder.
+
+`fastloop check against=` compares this version, the base, with the present version. Both are
+versions of the user's own modules, or of an installed package.
+"""
 
 from __future__ import annotations
 
@@ -57,9 +61,10 @@ class VersionSource:
     package: str = ""
     """The package of which this is a version; empty: it is a version of the user's own modules."""
     commit: str = ""
-    """The hash of the commit."""
+    """The hash of the commit; empty for other kinds."""
     environment: Environment | None = None
-    """The environment that the jobs require, if this process can't import all of it."""
+    """The environment that the jobs require; None if this process can import all that they
+    require."""
 
     @property
     def label(self) -> str:
@@ -108,7 +113,7 @@ def find_source(against: str, package: str, here: Path) -> VersionSource:
 
 
 def with_requirements(source: VersionSource, requirements: Sequence[str]) -> VersionSource:
-    """The version of a package, for jobs with these requirements.
+    """The version of a package, with the environment that jobs with these requirements need.
 
     Raises UsageError if neither this process nor their environment has the package.
     """
@@ -140,7 +145,7 @@ def _find_in(requirements: Sequence[str], package: str) -> str:
 
 
 def _path_of(text: str) -> Path:
-    # There may be no such user as in ~name.
+    # expanduser() fails for ~name if there is no such user.
     with suppress(RuntimeError):
         return Path(text).expanduser()
     return Path(text)
@@ -200,11 +205,13 @@ def open_versions(source: VersionSource, here: Path, folder: Path) -> Iterator[d
 
 
 def _versions(source: VersionSource, here: Path, top: Path, tree: Path) -> dict[str, Version]:
-    """Both versions, by BASE and NEW. top, tree: the folder that holds the user's code, and the one
-    that takes its place."""
+    """Both versions, by BASE and NEW.
+
+    top: the folder that holds the user's code. tree: the folder that replaces `top` in the base.
+    """
     if source.package:
-        # An environment adds the folders of the main one's .pth files by itself, after its own
-        # packages, which such a folder would hide if it came first.
+        # Folders of the main environment's .pth files are not passed on: the version's environment
+        # adds them by itself, after its own packages. If they came first, they would hide these.
         return _package_versions(source, _import_path(here, ()), tree)
     return _code_versions(source, _import_path(here, sys.path), top.resolve(), tree.resolve())
 
@@ -214,7 +221,8 @@ def _package_versions(
 ) -> dict[str, Version]:
     """Versions of a package: the user's code is the same in both.
 
-    If the jobs require an environment, both run in one: as it is, and with the other version.
+    If the jobs require an environment, the new version runs in it as it is, and the base in an
+    environment that differs only in the version of the package.
     """
     package, needed = source.package, source.environment
     if needed is None:
@@ -238,7 +246,8 @@ def _code_versions(
 ) -> dict[str, Version]:
     """Versions of the user's code: the installed packages are the same in both."""
     _keep_native_parts(source, top, tree)
-    # Folders of the user's code that an editable installation has added are moved as well.
+    # Each folder of the path below `top` is replaced by the same folder below `tree`, including
+    # those that an editable installation has added.
     moved = [str(tree / Path(each).relative_to(top)) for each in path if _is_below(each, top)]
     base = Version(
         label=source.label,
@@ -250,8 +259,10 @@ def _code_versions(
 
 
 def _import_path(here: Path, others: Sequence[str]) -> tuple[str, ...]:
-    """The working folder, the folders of PYTHONPATH and those of `others`, except those of Python
-    itself and of installed packages."""
+    """The working folder, the folders of PYTHONPATH, and the folders `others`.
+
+    Folders of Python itself and of installed packages are left out.
+    """
     given = [each for each in os.environ.get("PYTHONPATH", "").split(os.pathsep) if each]
     own = [each for each in others if each and Path(each).is_dir()]
     folders = [Path(each).resolve() for each in [here, *given, *own]]
@@ -259,6 +270,7 @@ def _import_path(here: Path, others: Sequence[str]) -> tuple[str, ...]:
 
 
 def _is_of_python(folder: Path) -> bool:
+    """True for a folder of the standard library or of installed packages."""
     is_standard = any(folder.is_relative_to(Path(each).resolve() / "lib") for each in _PREFIXES)
     return is_standard or bool(INSTALLED_IN & {*folder.parts})
 
@@ -326,9 +338,10 @@ def _version_in(built: BuiltEnvironment, package: str, path: Sequence[str]) -> V
 
 
 def _keep_native_parts(source: VersionSource, top: Path, tree: Path) -> None:
-    """Give a tree of fastloop the compiled parts of the working folder, if their sources are equal.
+    """If `tree` is a commit of fastloop, copy the compiled parts of the working folder into it.
 
-    Raises UsageError if they differ: without them the version would be slower than it is.
+    Raises UsageError if the parts' sources differ between the two. Without compiled parts the
+    version would be slower than it is.
     """
     parts = [*(top / NATIVE_SOURCES.parent).glob("*.so")]
     if not parts or not (tree / NATIVE_SOURCES).is_dir() or source.kind != "commit":
@@ -341,5 +354,6 @@ def _keep_native_parts(source: VersionSource, top: Path, tree: Path) -> None:
 
 
 def _texts(folder: Path) -> dict[str, bytes]:
+    """Path below the folder -> content, for all C sources and headers."""
     files = [each for each in sorted(folder.rglob("*")) if each.suffix in (".c", ".h")]
     return {str(each.relative_to(folder)): each.read_bytes() for each in files}

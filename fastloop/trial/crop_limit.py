@@ -2,10 +2,10 @@
 files.
 
 One thread per usable core makes crops of files that are in memory, again and again into the same
-memory, without a loader, an order or a queue. Two ways are tried, and the faster counts: the native
-decoder, which decodes, crops, resizes, flips and converts in one pass in C; and the job's own
-decoder with torchvision's resize, which may be faster for files that the native decoder leaves to
-Pillow.
+memory, without a loader, an order or a queue. Two ways are tried, and the limit is the rate of the
+faster way. The native decoder decodes, crops, resizes, flips and converts in one pass in C. The
+job's own decoder with torchvision's resize may be faster for files that the native decoder leaves
+to Pillow.
 """
 
 from __future__ import annotations
@@ -33,16 +33,17 @@ from fastloop.trial.rate_on_cores import budget_ns, cores_of_rank, rate_on_cores
 
 NATIVE_DECODER = "native decoder"
 SAMPLES_PER_CALL = 8
-"""Samples that a thread makes natively with each call, between two looks at the clock."""
+"""Number of crops that a thread makes by the native decoder between two clock reads."""
 
 
 @dataclass(frozen=True)
 class DecodedCrops:
-    """Column of crops of files in memory, made by the job's own decoder."""
+    """Crops of files in memory, made by the job's own decoder, as a column of FastLoader."""
 
     samples: CroppedSamples
-    """Samples with the seed of the epoch."""
+    """Samples with the seed of the epoch, from which random crops are drawn."""
     files: Sequence[bytes]
+    """Content of the image files."""
 
     def __len__(self) -> int:
         return len(self.files)
@@ -74,7 +75,8 @@ class CropMaking:
 
     def run(self, thread: int, stop_ns: int) -> int:
         """Make crops until `stop_ns`, with one call at least, and return their number."""
-        # Each thread begins at a different file, so they do not find each other's in the cache.
+        # Each thread begins at a different file, so that no thread finds a file in the cache that
+        # another thread has just read.
         start = thread * len(self.column) // self.threads
         count = 0
         out = np.empty((self.per_call, self.column.spec.nbytes), np.uint8)
@@ -125,7 +127,7 @@ def crop_limit(
 
 
 def _crops_agree(native: Column, own: DecodedCrops) -> bool:
-    """True if the first crops differ by no more than the crops of two loaders may."""
+    """True if both make the same first crops, within the tolerance that loaders are allowed."""
     indices = np.arange(min(COMPARED_SAMPLES, len(own)))
     difference: Callable[..., float] = own.samples.cropping.difference
     try:

@@ -1,9 +1,9 @@
 """Measure the limit for loaders of images: how fast this machine can decode a dataset's files, and
 resize them if the dataset does so.
 
-One thread per usable core works on files that are in memory already. The available libraries decode
-in turn; while a library decodes, it releases the interpreter's lock. The fastest counts, among
-those that deliver the pixels of the job's decoder.
+One thread per usable core decodes files that are in memory already. The installed libraries are
+timed one after another; each of them releases the interpreter's lock while it decodes. The limit is
+the rate of the fastest library that delivers the same pixels as the job's decoder.
 """
 
 from __future__ import annotations
@@ -27,12 +27,11 @@ from fastloop.fastloader.columns.image_headers import Encoded, Encoding
 from fastloop.trial.rate_on_cores import budget_ns, cores_of_rank, rate_on_cores
 
 MAX_FILES, MAX_FILE_BYTES, MAX_READ_NS = 256, 128 << 20, 200_000_000
-"""Bounds of reading files before the clock runs: number, bytes and time. There is at least one file
-for each thread."""
+"""Before decoding is timed, files are read until their number, their bytes or the nanoseconds reach
+these bounds. There is at least one file for each thread."""
 
 LIBRARY_S = 0.1
-"""Seconds for which each library decodes if libraries are compared in one thread. Each decodes
-twice."""
+"""Seconds of each of a library's two runs in `seconds_by_library`."""
 
 LIBRARIES: dict[str, tuple[str, Callable[[Encoded, Encoding], np.ndarray]]] = {
     "turbojpeg": ("simplejpeg", decoders.decode_by_simplejpeg),
@@ -45,16 +44,16 @@ LIBRARIES: dict[str, tuple[str, Callable[[Encoded, Encoding], np.ndarray]]] = {
 
 @dataclass(frozen=True)
 class LibraryDecoder:
-    """A library in place of the job's decoder."""
+    """A decoder that replaces the job's decoder, and calls a function of one library."""
 
     function: Callable[[Encoded, Encoding], np.ndarray]
 
     def library(self) -> str:
-        """Name of the function."""
+        """Name of the function that decodes."""
         return self.function.__name__
 
     def decode(self, data: bytes) -> np.ndarray:
-        """(height, width, 3) uint8, RGB; raises BadData."""
+        """The image as (height, width, 3) uint8, RGB; raises BadData if it can't be decoded."""
         return decode_rgb(data, self.function)
 
 
@@ -71,7 +70,7 @@ class Decoding:
 
     def run(self, thread: int, stop_ns: int) -> int:
         """Decode until `stop_ns`, one file at least, and return the number of files."""
-        # Each thread begins at another file.
+        # Each thread begins at a different file.
         start = thread * len(self.files) // self.threads
         count = 0
         while True:
@@ -82,7 +81,8 @@ class Decoding:
                 return count
 
     def agrees_with(self, other: Decoding) -> bool:
-        """True if the first files' pixels differ by no more than decoders of one image may."""
+        """True if both libraries give each thread's first file the same shape, and no pixel differs
+        by more than TOLERANCE."""
         pairs = ((pixels, other.firsts[thread]) for thread, pixels in self.firsts.items())
         return all(
             one.shape == two.shape and _difference(one, two) <= TOLERANCE for one, two in pairs
@@ -90,7 +90,7 @@ class Decoding:
 
 
 def decode_limit(samples: Any, broken: Collection[int], seed: int, window_s: float) -> Limit | None:
-    """Images per second that this machine can decode; None for samples with unknown files.
+    """Images per second that this machine can decode; None if the samples' files are unknown.
 
     broken: indices of samples that can't be decoded. Measuring takes about window_s, but at least
     0.05 s and one file for each thread and library, and at most 1 s. It needs 128 MiB for files,
@@ -115,7 +115,7 @@ def seconds_by_library(samples: Any, broken: Collection[int], seed: int) -> dict
     """Name of a decoder -> seconds that one thread takes per file with it.
 
     The job's decoder comes first, then every other library that is installed and delivers the same
-    pixels. Empty for samples with unknown files, or without a decoder.
+    pixels. Empty if the samples' files are unknown, or if the samples have no decoder.
     """
     if not isinstance(samples, EncodedSamples) or getattr(samples, "decoder", None) is None:
         return {}
@@ -126,7 +126,7 @@ def seconds_by_library(samples: Any, broken: Collection[int], seed: int) -> dict
         }
         own = next(iter(libraries.values()))
         rates: dict[str, float] = dict.fromkeys(libraries, 0.0)
-        # Each library decodes twice, and the faster time counts: the first one also loads it.
+        # Each library runs twice, and the faster run counts: the first run also loads the library.
         for _ in range(2):
             for name, each in libraries.items():
                 rates[name] = max(rates[name], _rate_if_equal(each, own, budget_ns(LIBRARY_S)))
@@ -134,7 +134,8 @@ def seconds_by_library(samples: Any, broken: Collection[int], seed: int) -> dict
 
 
 def _rate_if_equal(other: Decoding, own: Decoding, slice_ns: int) -> float:
-    """Images per second; 0 if the library can't read a file, or delivers other pixels."""
+    """Images per second of `other`; 0 if it can't read a file, or its pixels are not those of
+    `own`."""
     try:
         rate = rate_on_cores(other.run, other.threads, slice_ns)
     except BadData:
@@ -143,9 +144,10 @@ def _rate_if_equal(other: Decoding, own: Decoding, slice_ns: int) -> float:
 
 
 def _libraries(samples: EncodedSamples) -> dict[str, EncodedSamples]:
-    """The samples with the job's own decoder first, then with every other that is installed."""
+    """Name of a decoder -> the samples with it: the job's own first, then all that are
+    installed."""
     own: Any = getattr(samples, "decoder", None)
-    # A dataset that decodes by itself takes no other decoder.
+    # A dataset that decodes by itself accepts no other decoder.
     if own is None:
         return {name_of(samples): samples}
     variants = {name_of(own): samples}
@@ -167,7 +169,7 @@ def _is_installed(module: str) -> bool:
 def read_files(
     samples: EncodedSamples, broken: Collection[int], seed: int, least: int
 ) -> list[bytes]:
-    """Read files of random samples, at least `least` of them if there are as many."""
+    """Read the files of random samples: at least `least` files, or all if there are fewer."""
     order = np.random.default_rng(seed).permutation(len(samples)).tolist()
     stop_ns = now_ns() + MAX_READ_NS
     files = []

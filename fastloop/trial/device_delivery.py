@@ -31,8 +31,11 @@ empty_pinned = partial(torch.empty, dtype=torch.uint8, pin_memory=True)
 
 
 def full_delivery(job: Job, prepared: PreparedData, device: torch.device) -> Callable[[Tree], Tree]:
-    """A function from a host batch to a complete batch on the device: pin, place, finish
-    collate."""
+    """A function from a host batch to a complete batch on the device.
+
+    It copies the batch to a pinned buffer if there are any, places it on the device, and does the
+    part of the collate that is left for the device.
+    """
     place = job.placement.to(device)
     finish = job.collate.finish
     if job.pinned_buffers:
@@ -49,8 +52,8 @@ def loader_opener(
     job: Job, prepared: PreparedData, plan: Plan, device: torch.device
 ) -> Callable[[], AbstractContextManager[Epochs]]:
     """A function that opens the loader; with device_prefetch its batches are on the device."""
-    # Prefetching covers all of full_delivery, so that a batch is finished on the CUDA stream that
-    # has copied it. A transform on the device is the step's work, and stays in the loop.
+    # Prefetching does all of full_delivery, so that a batch is finished on the CUDA stream that
+    # has copied it. A transform on the device belongs to the step, and stays in the loop.
     open_ = partial(job.loader.open, *number_samples(prepared, plan))
     if plan.probe is not None:
         open_ = partial(_open_watched, open_, plan.probe)
@@ -69,7 +72,8 @@ def _open_watched(
     open_: Callable[[], AbstractContextManager[Epochs]], probe: LoaderProbe
 ) -> Iterator[Epochs]:
     """Open a loader under the probe, in the process that opens it; yields its epochs."""
-    # A loader may import its DataLoader when it is opened; workers start with an epoch.
+    # The probe watches from after the opening, because a loader may import its DataLoader only
+    # then. That is early enough for workers, which start with an epoch.
     with open_() as epochs, probe.watch_loaders():
         yield epochs
 
@@ -107,10 +111,10 @@ class PinnedBuffer:
 def place_through_pinned(
     place: Callable[[Tree], Tree], buffers: int, device: torch.device
 ) -> Callable[[Tree], Tree]:
-    """The placement `place`, applied after the batch is copied into one of n page-locked buffers.
+    """A function that copies a batch into one of `buffers` page-locked buffers, then calls `place`.
 
     A buffer is reused once the device has finished copying from it; until then the host waits. Only
-    one thread at a time may call the placement.
+    one thread at a time may call the function.
     """
     ring = cycle([PinnedBuffer() for _ in range(buffers)])
 

@@ -1,4 +1,7 @@
-"""Findings of earlier trials of a sweep, which a trial need not make again."""
+"""Collect the findings of a sweep's earlier trials, which save a trial the same work.
+
+They are the comparison of the data, the number of repeats of a window, and measured limits.
+"""
 
 from __future__ import annotations
 
@@ -17,9 +20,9 @@ class EarlierFindings:
     """True if bytes of some batch may be unread in a file. None: no trial has compared the data of
     the job with the dataset yet, so this trial does."""
     repeats: Mapping[BenchmarkName, int] = field(default_factory=dict)
-    """Benchmark -> number of times that a window repeats the epochs to last min_window_s."""
+    """Benchmark -> number of times that a window repeats the epochs to take min_window_s."""
     limits: Mapping[str, Limit] = field(default_factory=dict)
-    """The limits that were measured in this round, by their keys."""
+    """Key of some work -> its limit, for limits that were measured in this round; see limits.py."""
 
 
 NO_FINDINGS = EarlierFindings()
@@ -47,5 +50,6 @@ def limits_of(trial: Trial) -> dict[str, Limit]:
 
 
 def _limit(measurement: Measurement) -> Limit | None:
+    """The limit that was measured next to the window; None if there is none."""
     rate, origin = measurement.limit_samples_per_s, measurement.limit_origin
     return None if rate is None or origin is None else Limit(samples_per_s=rate, origin=origin)

@@ -3,10 +3,11 @@ size.
 
 A second limit is how fast the machine can gather rows of bytes and convert them to scaled floats.
 
-Every engine gathers into a buffer of one batch and into a buffer that stays in cache, with one
-thread per usable core, and the fastest counts. On one machine the engines range from 77 to 182
-thousand rows of 150 KB per second, so a single one would not be a limit. A sequential copy of the
-same rows by the same threads shows how much of the memory's speed is left with random access.
+An engine is a way to gather rows, such as torch.index_select or FastLoader's native core. Every
+engine gathers into a buffer of one batch and into a buffer that stays in cache, with one thread per
+usable core, and the fastest rate is the limit. On one machine the engines range from 77 to 182
+thousand rows of 150 KB per second, so a single engine would not give a limit. A sequential copy of
+the same rows by the same threads shows which share of the memory's speed random access reaches.
 """
 
 from __future__ import annotations
@@ -29,15 +30,16 @@ from fastloop.fastloader.load_native_core import has_core
 from fastloop.trial.rate_on_cores import budget_ns, cores_of_rank, rate_on_cores
 
 MAX_SOURCE_BYTES = 256 << 20
-"""The most memory that the rows take. It is more than most processors have as cache; a few server
-processors have more, and there, or with fewer rows, some of the rows are read from cache."""
+"""The most memory that the rows take, more than the cache of most processors. On the few server
+processors with a larger cache, or with fewer rows, some rows are read from cache."""
 CACHED_BUFFER_BYTES = 512 << 10
 """Size of the buffer that stays in a core's cache."""
 FLOAT_NBYTES = 4
 MEMCPY = "memcpy"
 """Name of the sequential copy among the ways to gather rows."""
 FACTOR, OFFSET = 0.0139, -0.81
-"""An arbitrary scale and offset: all values cost the same, except scale 1 and offset 0."""
+"""Scale and offset of the converted floats. They are arbitrary: all values take the same time,
+except scale 1 and offset 0."""
 
 
 @dataclass(frozen=True)
@@ -99,6 +101,7 @@ def conversion_limit(
     """Rows of bytes per second that this machine can gather and convert to scaled floats; the
     arguments are as in gather_limit."""
     source = _source(num_rows, row_nbytes)
+    # Each row takes space in the cache for its bytes and for its floats.
     sizes = {batch_size, CACHED_BUFFER_BYTES // ((1 + FLOAT_NBYTES) * row_nbytes)}
     rates = _best_rates(conversions(), source, sizes, reads, window_s)
     engine, best = max(rates.items(), key=lambda item: item[1])
@@ -119,9 +122,9 @@ def _best_rates(
     reads: bool,
     window_s: float,
 ) -> dict[str, float]:
-    """Rows per second of each way of gathering, with the buffer with which it is fastest.
+    """Name of each way of gathering -> its rows per second with the best of the buffers.
 
-    sizes: numbers of rows of the buffers to try.
+    sizes: the buffers to try, by their numbers of rows.
     """
     buffers = sorted({max(1, min(rows, len(source))) for rows in sizes})
     slice_ns = budget_ns(window_s) // (len(ways) * len(buffers))
@@ -145,6 +148,7 @@ def _gather_rate(make: Callable[[int], Gatherer], slice_ns: int, reads: bool) ->
 
 
 def _random_indices(source: np.ndarray, buffer_rows: int, thread: int) -> np.ndarray:
+    """Random row numbers, (batches, buffer_rows) int64; the thread's number is the seed."""
     num_batches = max(1, min(len(source), 1 << 16) // buffer_rows)
     return np.random.default_rng(thread).integers(len(source), size=(num_batches, buffer_rows))
 
@@ -168,8 +172,8 @@ def _np_take(source: np.ndarray, buffer_rows: int, thread: int) -> Gatherer:
 
 
 def _copy_in_order(source: np.ndarray, buffer_rows: int, thread: int) -> Gatherer:
-    """Copies of neighbouring rows."""
-    # Each thread begins at another row: otherwise it would find rows in the shared cache that
+    """Copying blocks of neighbouring rows, one after another."""
+    # Each thread begins at a different row. Otherwise it would find rows in the shared cache that
     # another thread has just read.
     out = np.zeros((buffer_rows, source.shape[1]), np.uint8)
     starts = np.arange(0, len(source) - buffer_rows + 1, buffer_rows)

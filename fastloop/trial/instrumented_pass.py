@@ -1,10 +1,13 @@
-"""Run the instrumented pass of a job: the time of each part of an epoch, and its CPU time."""
+"""Run the instrumented pass of a benchmark: an epoch with the time of each part, and its CPU time.
+
+It runs once after the trials, because recording the parts takes time that no trial may contain.
+"""
 
 from __future__ import annotations
 
 import torch
 
-from fastloop.core.benchmark import Session
+from fastloop.core.benchmark import Session, runs_model
 from fastloop.core.cgroup import usable_cores
 from fastloop.core.machine_counters import LEAST_SECONDS, cpu_seconds
 from fastloop.core.prepared_data import PreparedData
@@ -21,10 +24,10 @@ from fastloop.trial.window import Consumer, drain, num_repeats, time_instrumente
 
 
 def run_instrumentation(job: Job, prepared: PreparedData, name: str) -> Attribution:
-    """Run one epoch of a benchmark with spans, and return the times of its parts and its CPU time.
+    """Run one epoch of the benchmark `name`, and return the times of its parts and its CPU time.
 
-    A short epoch is repeated for the CPU time. The epoch is warm; with cache=cold both the epoch
-    and the first batch are cold.
+    A short epoch is repeated to measure the CPU time. A warm-up epoch comes first. With cache=cold
+    the files are evicted from memory before the first batch, and again before the epoch.
     """
     context = start_job(job, prepared, 0)
     device = context.device
@@ -56,8 +59,7 @@ def run_instrumentation(job: Job, prepared: PreparedData, name: str) -> Attribut
         if session.ddp is not None:
             batches = replay_batches(loader.epochs(job.epochs), deliver)
             step_s, local_step_s = step_seconds(session, session.ddp, batches, device)
-    runs_model = benchmark.limit == "replay"
-    has_gpu_steps = device.type == "cuda" and runs_model
+    has_gpu_steps = device.type == "cuda" and runs_model(benchmark)
     return Attribution(
         seconds=window.seconds,
         first_batch_s=first_batch_s,
@@ -67,7 +69,7 @@ def run_instrumentation(job: Job, prepared: PreparedData, name: str) -> Attribut
         cpu_s=cpu_s,
         cpu_window_s=cpu_window_s,
         usable_cores=usable_cores() / local_world_size(),
-        runs_model=runs_model,
+        runs_model=runs_model(benchmark),
         step_s=step_s,
         local_step_s=local_step_s,
     )
@@ -78,13 +80,14 @@ def _repeat_for_cpu_time(
 ) -> None:
     """Consume further epochs, without spans, until enough time has passed since begun_ns to measure
     CPU time."""
-    # With min_window_s=0 or cache=cold, windows do not repeat epochs either.
+    # With min_window_s=0 or cache=cold, timed windows do not repeat epochs, and this pass does not
+    # either.
     if not context.job.shortest_window_s:
         return
     least_s = LEAST_SECONDS
     count = 1
     consume, _ = session.start(deliver)
-    # The least time of all ranks counts, so that all of them consume equally many epochs.
+    # The shortest time of all ranks counts, so that all ranks consume the same number of epochs.
     while (passed_s := min(all_gather(seconds_between(begun_ns, now_ns()), float))) < least_s:
         more = num_repeats(passed_s / count, least_s - passed_s)
         with context.join_uneven_ranks(session):
@@ -97,7 +100,8 @@ def _first_batch_seconds(
     context: JobContext, deliver: Consumer, epochs: Epochs, opened_ns: int
 ) -> float:
     """Seconds from opening the loader until its first batch is delivered."""
-    # `batches` lives until the return, after the clock was read: ending its workers takes time.
+    # `batches` keeps the iterator alive until the clock has been read, because ending its workers
+    # takes time.
     batches = iter(epochs(context.job.epochs))
     deliver(next(batches))
     synchronize(context.device)

@@ -1,4 +1,4 @@
-"""The job: one resolved configuration, as plain data."""
+"""The class `Job`: the options and settings of one measurement, as plain data."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Job(JobSettings):
     benchmark: dict[str, Benchmark]
     """The benchmarks that each trial times, by name."""
     model: Model
-    """The model of benchmarks that run one."""
+    """The model of the benchmarks that run a model, such as training."""
     execution: Execution
     """The way in which the model is run, such as eager or compiled."""
     loading: LoadingSettings
@@ -51,7 +51,7 @@ class Job(JobSettings):
     """Arguments of pip for the libraries that the loader and its store import, see
     processes/environments.py."""
     placement_requirements: tuple[str, ...] = ()
-    """The same for the placement."""
+    """Arguments of pip for the libraries that the placement imports."""
 
     @property
     def requirements(self) -> tuple[str, ...]:
@@ -72,7 +72,7 @@ class Job(JobSettings):
     @property
     def shortest_window_s(self) -> float:
         """Minimum length of a window in seconds."""
-        # A second pass over the epochs would find a warm cache in place of a cold one.
+        # With cache=cold, epochs are not repeated: the repeats would find the data in memory.
         return 0.0 if self.cache == "cold" else self.min_window_s
 
     @property
@@ -97,7 +97,7 @@ class Job(JobSettings):
 
     @property
     def data_request(self) -> DataRequest:
-        """The data that the loader reads."""
+        """The request to prepare the data that the loader reads."""
         defines_samples = traits_of(CollateTraits, self.collate).defines_samples
         return DataRequest(
             dataset=self.dataset,

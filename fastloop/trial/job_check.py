@@ -1,4 +1,4 @@
-"""Compare an epoch of a job with its dataset, as the step would receive the samples."""
+"""Check an epoch of a job: compare the samples that the step would receive with the dataset."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ def check_epoch(
 
     observe: called with the (batch, 16) uint8 hashes of each batch.
     """
-    # Random samples can't be compared: a second loader without the randomness is checked instead of
-    # the timed one.
-    if is_random(context):
+    # Random and transformed samples can't be compared with the dataset: a second loader without
+    # the randomness and the transform is compared instead of the timed loader.
+    if needs_second_loader(context):
         plain = without_randomness(context)
         with plain.open_loader() as loader:
             return check_epoch(plain, loader.epochs, epoch, observe)
@@ -53,23 +53,27 @@ def check_epoch(
     return unread.found
 
 
-def is_random(context: JobContext) -> bool:
-    """True if epochs are compared by another loader than the one that is timed."""
+def needs_second_loader(context: JobContext) -> bool:
+    """True if a second loader has to be compared in place of the timed one.
+
+    This loader reads the samples without randomness and without the transform of the workers. It is
+    needed if workers transform samples, or if random samples are compared (same_data=true).
+    """
     compares_random = context.prepared.random and context.job.same_data
     return context.plan.transform is not None or compares_random
 
 
 def without_randomness(context: JobContext) -> JobContext:
-    """The context of the job without its transform; random samples that are compared are read with
-    generators seeded by their index.
+    """The context of the job without the transform of its workers.
 
-    Raises Unsupported for a store of random samples.
+    Unless same_data=false, random samples are read with generators that are seeded by the sample's
+    index. Raises Unsupported for a store of random samples.
     """
     prepared = make_repeatable(context.prepared) if context.job.same_data else context.prepared
     return replace(context, plan=replace(context.plan, transform=None), prepared=prepared)
 
 
 def compares_crops(job: Job) -> bool:
-    """True if samples are compared as crops, place by place, instead of by their bits."""
+    """True if samples are compared as crops, place by place, instead of bit by bit."""
     follows_order = traits_of(LoaderTraits, job.loader).has_even_shares
     return isinstance(job.dataset, CroppedDataset) and job.same_data and follows_order

@@ -1,5 +1,7 @@
-"""A job in this process: its loader, the delivery of its batches, and the setup of its
-benchmarks."""
+"""The class `JobContext`: a job in the process that measures it.
+
+It opens the job's loader, delivers batches to the device, and sets the benchmarks up.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +46,10 @@ class JobContext:
         return replace(self, plan=replace(self.plan, probe=Probe(log, fetch)))
 
     def loop_delivery(self) -> Consumer:
-        """The part of `full_delivery` left to the loop: all of it, or none with device_prefetch."""
+        """The function by which the loop brings a batch of the open loader to the device.
+
+        With device_prefetch the batch is there already, and the function returns it as it is.
+        """
         if self.job.device_prefetch:
             return lambda batch: batch
         return full_delivery(self.job, self.prepared, self.device)
@@ -65,9 +70,9 @@ class JobContext:
         return next(iter(epochs(self.job.epochs)))
 
     def build_setup(self, batch: Tree, unread: bool = False) -> Setup:
-        """Build the setup of the job's benchmarks for batches like this one of the loader.
+        """Build the setup of the job's benchmarks for batches like this example from the loader.
 
-        unread: True if other batches may be memory-mapped, with bytes that nobody has read yet.
+        unread: True if other batches may be memory-mapped, with bytes that nothing has read yet.
         """
         delivered = self.step_delivery()(batch)
         sample, pair = find_model_input(self.job, self.prepared.num_classes, delivered)
@@ -85,17 +90,17 @@ class JobContext:
         )
 
     def warm_up(self, session: Session, deliver: Consumer, epochs: Epochs) -> None:
-        """Consume one epoch with a start of the session that is then discarded."""
+        """Start the session and consume one epoch, untimed; later starts reset the model."""
         consume, _ = session.start(deliver)
         with self.join_uneven_ranks(session):
             drain(epochs, consume, self.job.epochs, self.device)
 
     def join_uneven_ranks(self, session: Session) -> AbstractContextManager[Any]:
-        """A context in which a rank that runs out of batches still takes part in the gradient
-        averaging of the others; does nothing if all ranks have equally many batches."""
+        """A context in which a rank that has no more batches still joins the other ranks' averaging
+        of gradients; does nothing if all ranks have the same number of batches."""
+        # Ranks with the same number of batches need no join, which adds a collective operation to
+        # each step.
         even = traits_of(LoaderTraits, self.job.loader).has_even_shares
         if session.ddp is None or (even and not self.prepared.broken):
             return nullcontext()
-        # Ranks with equally many batches need no join, which adds a collective operation to each
-        # step.
         return session.ddp.join()

@@ -1,4 +1,7 @@
-"""The settings of a job that are plain values. They are checked before torch is imported."""
+"""The class `JobSettings`: the settings of a job that are numbers, words or flags.
+
+They are checked before torch is imported, so that a wrong value is reported at once.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +28,7 @@ start of a thread or a late wake-up of a process hardly changes the time."""
 
 
 def _check_device(name: str) -> str:
-    """Return the name; raises ValueError if it is not that of a device."""
+    """Return the name; raises ValueError if it does not name a device."""
     if not re.fullmatch(r"auto|cpu|mps|cuda|cuda:\d+", name):
         hint = "; did you mean cuda?" if name == "gpu" else ""
         raise ValueError(f"allowed are auto, cpu, mps, cuda and cuda:<number>{hint}")

@@ -1,4 +1,7 @@
-"""Start a job in a fresh process: support checks, threads, and the rank's plan."""
+"""Start a job in a fresh process: check that it can run, set torch's threads, and make its plan.
+
+Every process that measures a job calls `start_job`, be it for a trial, a shadow or a pass.
+"""
 
 from __future__ import annotations
 
@@ -31,8 +34,8 @@ def start_job(job: Job, prepared: PreparedData, number: int) -> JobContext:
     Raises Unsupported if the job can't run here, and BadData if this node does not see the data.
     """
     device = check_support(job, world_size())
-    # If there are more workers than cores, torch warns of it in every epoch, in the middle of the
-    # progress line. A note below the table says it once.
+    # If there are more workers than cores, torch warns about that in every epoch, in the middle of
+    # the progress line. A caveat below the table says so once.
     warnings.filterwarnings("ignore", "This DataLoader will create")
     if world_size() > local_world_size():
         _check_files_exist(prepared)
@@ -63,7 +66,7 @@ def _check_files_exist(prepared: PreparedData) -> None:
 
 
 def _rank_threads() -> int | None:
-    """A rank's share of the node's cores; None, for torch's own choice, without torchrun."""
+    """A rank's share of the node's cores; None without torchrun: torch chooses its threads."""
     # torchrun sets OMP_NUM_THREADS=1 whatever the machine has, even for a single rank.
     if not in_group() and "TORCHELASTIC_RUN_ID" not in os.environ:
         return None

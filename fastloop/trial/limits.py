@@ -1,5 +1,9 @@
-"""Measure the machine's limit for a job next to its trials, if there is a measurement for the kind
-of work that the job's loader does."""
+"""Measure the machine's limit for a job: how fast it can do the loader's work without a loader.
+
+`loading_limit` chooses the measurement by the kind of work: decoding images, cropping them,
+gathering rows, or converting gathered rows to floats. Other kinds of work have no limit. On CUDA,
+the rate of copies to the device is a further limit.
+"""
 
 from __future__ import annotations
 
@@ -31,8 +35,8 @@ PINNED_COPY_NS = 250_000_000
 
 
 def loading_limit(context: JobContext, reads: bool, window_s: float) -> Limit | None:
-    """Samples per second that this machine can load for the job; None if no limit of the job's
-    kind of work is measured.
+    """Samples per second that this machine can load for the job; None if no measurement is made for
+    the loader's kind of work.
 
     reads: True if bytes of a batch may be unread, and the step therefore reads all of them.
     """
@@ -52,9 +56,10 @@ def loading_limit(context: JobContext, reads: bool, window_s: float) -> Limit | 
 
 
 def loading_limit_key(context: JobContext, reads: bool) -> str:
-    """A key that is equal for jobs with the same work in `loading_limit`.
+    """A key that is equal for jobs with the same work in `loading_limit`, which share its result.
 
-    Empty if that measures none, and for several ranks, which measure a limit together in a trial.
+    Empty if no limit is measured for the job. Empty for several ranks, too, because they measure
+    their limits together in every trial.
     """
     job, prepared = context.job, context.prepared
     if not _decodes(job) and not _gathers(job):
@@ -78,6 +83,7 @@ def replay_limit_key(context: JobContext, name: str, batch: Tree) -> str:
 
 
 def _key(*parts: Any) -> str:
+    """A fingerprint of the parts; empty for several ranks."""
     return fingerprint(*map(repr, parts)) if world_size() == 1 else ""
 
 
@@ -118,7 +124,7 @@ def _gathers(job: Job) -> bool:
 
 
 def _image_limit(context: JobContext, window_s: float) -> Limit | None:
-    """Images per second that this machine can decode, or crops that it can make of them."""
+    """Images per second that this machine can decode or, for a job of crops, can crop."""
     samples: Any = context.job.dataset.open()
     broken = {index for index, _ in context.prepared.broken}
     measure = crop_limit if isinstance(samples, CroppedSamples) else decode_limit
@@ -149,7 +155,7 @@ def row_limit(
 
 
 def _cap(limit: Limit, sample_nbytes: int, batch_size: int, device: torch.device) -> Limit:
-    """The limit, or on CUDA the limit of copies from pinned memory if it is lower."""
+    """The given limit or, on CUDA, the rate of copies from pinned memory if that is lower."""
     # Every batch has to be copied to the GPU, so no loader can be faster than these copies.
     if device.type != "cuda":
         return limit
@@ -173,7 +179,7 @@ def _copy_rate(row_nbytes: int, batch_size: int, device: torch.device) -> float:
 
 def bandwidth(copy: Callable[[], int], device: torch.device, budget_ns: int) -> float:
     """Bytes per second of an asynchronous copy that returns its size, repeated for budget_ns."""
-    # This is a warm-up, because the first copy may allocate.
+    # The first copy is not timed, because it may allocate memory.
     copy()
     synchronize(device)
     total = 0

@@ -1,4 +1,4 @@
-"""Find the input and target of a model in the batches of a job."""
+"""Find the input and the target of the model in a job's batches: `find_model_input`."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from operator import attrgetter, itemgetter
 
 import torch
 
+from fastloop.core.benchmark import runs_model
 from fastloop.core.trees import tree_leaves
 from fastloop.core.types import ExtractPair, Leaves, Tree, Unsupported
 from fastloop.data.digest import leaves_of
@@ -18,8 +19,8 @@ from fastloop.trial.job import Job
 def find_model_input(job: Job, num_classes: int | None, batch: Tree) -> tuple[Leaves, ExtractPair]:
     """dtype and shape of each leaf of a sample, and a function that selects (input, target).
 
-    If a model runs, the leaves are its input and target only. Raises Unsupported if a benchmark of
-    the job can't use the sample.
+    If a benchmark runs a model, the leaves are only the model's input and target. Raises
+    Unsupported if a benchmark of the job can't use the sample.
     """
     benchmarks = job.benchmark
 
@@ -27,7 +28,7 @@ def find_model_input(job: Job, num_classes: int | None, batch: Tree) -> tuple[Le
         for benchmark in benchmarks.values():
             benchmark.check(job.model, num_classes, sample)
 
-    with_model = [name for name, benchmark in benchmarks.items() if benchmark.limit == "replay"]
+    with_model = [name for name, benchmark in benchmarks.items() if runs_model(benchmark)]
     if with_model:
         return find_pair(with_model[0], batch, check)
     sample = leaves_of(batch)
@@ -40,11 +41,12 @@ def find_pair(
 ) -> tuple[Leaves, ExtractPair]:
     """dtype and shape of a sample's (input, target), and a function that selects both from a batch.
 
-    check: raises Unsupported for samples that the model can't take. find_pair raises this error if
-    no field fits as the input, and Unsupported if both fields do.
+    benchmark: its name, for error messages. check: raises Unsupported for samples that the model
+    can't take. find_pair raises this error if no field fits as the input, and Unsupported if both
+    fields do.
     """
     # The first element of a tuple or list of two is the input. In a mapping or a dataclass a name
-    # may mean anything, so the input is the field that the model can take.
+    # may mean anything, so the input is the field that the model accepts.
     errors = []
     pairs = []
     for select in _candidate_pairs(batch):

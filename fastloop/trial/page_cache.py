@@ -1,4 +1,7 @@
-"""`cache=as_is|warm|cold`: read or evict a job's files, and measure how much of them is cached."""
+"""Set and measure the state of the system's page cache for a job's files: `cache=as_is|warm|cold`.
+
+`warm` reads the files before a window, `cold` evicts them, and `as_is` does neither.
+"""
 
 from __future__ import annotations
 
@@ -20,8 +23,8 @@ from fastloop.processes.rank_group import barrier
 from fastloop.trial.job_settings import CacheState
 
 COLD_FRACTION = 0.05
-"""Files count as cold up to this share of their pages in memory: opening reads headers, and the
-kernel reads ahead."""
+"""Files count as cold if at most this share of their pages is in memory: opening a loader reads
+headers, and the kernel reads ahead."""
 
 
 class ReopenableLoader:
@@ -34,8 +37,8 @@ class ReopenableLoader:
 
     def reopen(self, between: Callable[[], None]) -> None:
         """Close the loader, call `between`, and open the loader again."""
-        # `between` may evict files, which fails for mapped pages: nothing may hold a mapping any
-        # more, neither `epochs` nor a reference cycle.
+        # `between` may evict files, which fails for mapped pages. So neither `epochs` nor a
+        # reference cycle may still hold a mapping.
         del self.epochs
         self._stack.close()
         gc.collect()
@@ -55,9 +58,9 @@ def open_reopenable(
 def set_cache_state(
     state: CacheState, files: Sequence[Path], loading: ReopenableLoader
 ) -> tuple[float | None, float | None]:
-    """Bring the files into that state together with the other ranks.
+    """Bring the files into the cache state `state`; all ranks call this together.
 
-    Returns the share of their pages in memory before and after, as resident_fraction does.
+    Returns the shares of their pages in memory before and after, see resident_fraction.
     """
     before = resident_fraction(files)
     if state == "warm":
@@ -118,15 +121,15 @@ def total_mib(paths: Iterable[Path]) -> float:
 
 
 def files_below(paths: Iterable[Path]) -> list[Path]:
-    """All files among the paths or in folders below them, each once."""
+    """The files among the paths, and all files below the folders among them, each once."""
     nested = (path.rglob("*") if path.is_dir() else [path] for path in paths)
     return [path for path in dict.fromkeys(chain.from_iterable(nested)) if path.is_file()]
 
 
 def _resident_pages(path: Path) -> tuple[int, int] | None:
     """Number of pages in memory, and of all pages; None if the system can't report it."""
-    # mincore(2) fills a byte for each page of a mapping, and loads none. Linux answers only the
-    # file's owner and users who may write to it; for others every page seems resident:
+    # mincore(2) fills a byte for each page of a mapping, and loads no page. Linux answers only the
+    # file's owner and users who may write to it; for other users every page seems resident:
     # https://git.kernel.org/torvalds/c/134fca9063ad4851de767d1768180e5dede9a881
     size = path.stat().st_size
     if size == 0:

@@ -44,11 +44,13 @@ class Profile:
 
     profiler: profile
     steps: int
+    """Number of profiled steps."""
     seconds: float
+    """Time of all steps, including their waits."""
     cpu_s: float
-    """User and system time of this process, including the profiler's."""
+    """User and system time of this process in seconds, including the profiler's."""
     workers_cpu_s: float
-    """User and system time of child processes, which the trace does not show."""
+    """User and system time of child processes in seconds, which the trace does not show."""
     sort_by: str
     """The profiler's name of the column by which the table is sorted."""
 
@@ -64,9 +66,10 @@ def annotate(name: str, function: Callable[[Tree], Tree]) -> Callable[[Tree], Tr
 
 
 def profile_steps(epochs: Epochs, consume: Callable[[Tree], Any], device: torch.device) -> Profile:
-    """Profile the first PROFILED_STEPS steps of epoch 0, labelled "wait" and "step" in the trace.
+    """Profile the first PROFILED_STEPS steps of epoch 0.
 
-    With torch 2.7 or newer the trace has the operations of all threads, such as a prefetching one.
+    The trace labels each wait for a batch "wait" and each step "step". With torch 2.7 or newer it
+    has the operations of all threads, such as a prefetching thread.
     """
     activities, sort_by = [ProfilerActivity.CPU], "self_cpu_time_total"
     if device.type == "cuda":

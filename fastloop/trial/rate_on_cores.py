@@ -25,18 +25,18 @@ def cores_of_rank() -> int:
 
 
 def rate_on_cores(work: Callable[[int, int], int], cores: int, duration_ns: int) -> float:
-    """Items per second of all threads together, one on each core: the number of threads times the
-    mean rate, which is all items over the time of all threads.
+    """Run `work` in one thread per core, and return the items per second of all threads together.
 
-    Each thread does at least one item. If the duration is shorter than an item, the rate is that of
-    an item of the mean size of those that the threads have done, which are few.
+    The rate is the number of threads times their mean rate: all items over the sum of the threads'
+    times. Each thread does at least one item. If an item takes longer than the duration, the rate
+    rests on that one item of each thread.
 
     work: takes the thread's number and the clock value at which to stop, and returns the number of
     items that it has done.
     """
-    # A thread finishes the item that it is working on when the time is up, so its own time counts.
-    # The sum of the threads' rates would be too high if they did few items each: one that happens
-    # to get a small item would count for more than one that gets a large one.
+    # When the time is up, a thread still finishes its item, so each thread's own time counts. The
+    # sum of the threads' rates would be too high if each did few items: a thread that happens to
+    # get a small item would count for more than a thread that gets a large item.
     with ThreadPoolExecutor(cores, initializer=keep_to_one_torch_thread) as pool:
         start_ns = now_ns()
 

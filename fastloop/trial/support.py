@@ -1,13 +1,13 @@
-"""Check that a job can run: every job passes `check_support`, the gate, before it is measured.
+"""Check that a job can run on this machine: `check_support` raises Unsupported if it can't.
 
-The check needs no data. A loader declares in `honours` which settings it honours, and leaves the
-check to the gate. The gate is called
+Every job passes this check before it is measured. The check needs no data. A loader only declares
+in `honours` which settings it honours, and `check_support` refuses all others. It is called
 
 - by `start_job` in trial/job_start.py, in each process that measures: another node may lack a
   device, and the settings of torchrun are known there;
 - by `reason_against` in sweep/early_check.py for the jobs of a command, so that nobody waits
   for the machine, or for stores, in vain, and so that a sweep has a row with the reason;
-- for the jobs that a command makes of another one: tune/candidates.py, explain/what_ifs.py, and
+- for the jobs that a command derives from another job: tune/candidates.py, explain/what_ifs.py, and
   cli/explain.py for the changes that the user has asked for.
 """
 
@@ -17,7 +17,7 @@ from collections.abc import Mapping
 
 import torch
 
-from fastloop.core.benchmark import Benchmark
+from fastloop.core.benchmark import Benchmark, runs_model
 from fastloop.core.loading_settings import DECLARED, worker_settings
 from fastloop.core.optional_libraries import HasInstallCheck, check_libraries
 from fastloop.core.plan import DeclaresSettings, PlanChecker, check_honoured, without_store
@@ -76,12 +76,16 @@ def check_support(job: Job, world_size: int = 1) -> torch.device:
 
 
 def check_job_libraries(job: Job) -> None:
-    """Raise Unsupported if a library is missing, both here and in an environment of the job's."""
+    """Raise Unsupported if a library of the job is missing.
+
+    A library that this process lacks may be in an environment of the job's own, which is built
+    already, or is built later with build_environment=true.
+    """
     environment = environment_for(job.requirements)
     if environment is None:
         _check_libraries(job)
         return
-    # If there is an environment, or one is built, start_job checks again in it.
+    # In the environment, start_job checks the libraries again.
     if environment.is_built or job.build_environment:
         return
     hint = "`fastloop env` with the same arguments installs that in an environment of its own"
@@ -100,7 +104,7 @@ def _check_libraries(job: Job) -> None:
 
 
 def _check_settings(job: Job) -> None:
-    """Raise Unsupported for settings that need workers or an accelerator that are not there."""
+    """Raise Unsupported for settings that need workers, or an accelerator, if there are none."""
     for name in worker_settings(prefetches_by_process=job.prefetches_by_process):
         is_default = getattr(job.loading, name) == DECLARED[name].default
         if not job.loading.num_workers and not is_default:
@@ -111,9 +115,9 @@ def _check_settings(job: Job) -> None:
 
 
 def _check_step(job: Job, device: torch.device) -> None:
-    """Raise Unsupported for an execution or a precision without a model, or that the device
-    lacks."""
-    if all(benchmark.limit == "gather" for benchmark in job.benchmark.values()):
+    """Raise Unsupported for an execution or a precision if no benchmark runs a model, or if the
+    device can't run it."""
+    if not any(map(runs_model, job.benchmark.values())):
         is_eager = traits_of(ExecutionTraits, job.execution).is_identity
         settings = [] if is_eager else [f"execution={name_of(job.execution)}"]
         settings += [f"precision={job.precision}"] if job.precision != "float32" else []
@@ -161,8 +165,8 @@ def _check_prefetch(job: Job, device: torch.device) -> None:
 
 def _check_forks(job: Job) -> None:
     """Raise Unsupported if the loader would fork after a placement has started threads."""
-    # This process has placed batches before a later epoch forks. A lock that one of the placement's
-    # threads holds at that moment is never released in the child.
+    # Every epoch may fork, and before a later epoch this process has placed batches. If one of the
+    # placement's threads holds a lock when the process forks, the child can never release it.
     settings = [f"num_workers={job.loading.num_workers}"] if job.loading.num_workers else []
     settings += ["device_prefetch_by=process"] if job.prefetches_by_process else []
     runs_threads = traits_of(PlacementTraits, job.placement).runs_threads
@@ -230,6 +234,7 @@ def _check_crops(job: Job) -> None:
 
 
 def _check_batches(job: Job) -> None:
+    """Raise Unsupported for `batches=` with a streaming dataset."""
     if job.batches and isinstance(job.dataset, StreamingDataset):
         reason = f"dataset {job.dataset.label} is read to its end"
         raise Unsupported(f"batches={job.batches}: {reason}; fastloop.bench takes batches= for it")
@@ -255,8 +260,11 @@ def check_plan(job: Job, world_size: int = 1) -> None:
 def check_lengths(
     dataset: Dataset, collate: Collate, order: Order, benchmarks: Mapping[str, Benchmark]
 ) -> None:
-    """Raise Unsupported if the options need samples of one length and the dataset's lengths differ,
-    or if they need lengths that differ and there are none."""
+    """Raise Unsupported if the lengths of the dataset's samples do not fit the options.
+
+    Some options need samples of equal length, such as a model; others need samples that differ in
+    length, such as collate=pad.
+    """
     if not is_ragged(dataset):
         reason = (
             f"dataset {dataset.label} does not declare that its samples differ in length; "
@@ -269,6 +277,6 @@ def check_lengths(
             raise Unsupported(f"order={name_of(order)}: {reason}")
     elif collate.takes != "ragged":
         raise Unsupported(f"dataset {dataset.label}: samples differ in length: use collate=pad")
-    elif names := [name for name, benchmark in benchmarks.items() if benchmark.limit == "replay"]:
+    elif names := [name for name, benchmark in benchmarks.items() if runs_model(benchmark)]:
         reason = "there is no model for samples that differ in length yet"
         raise Unsupported(f"benchmark={names[0]}: {reason}; benchmark=traversal runs")

@@ -1,7 +1,8 @@
-"""Tasks that a sweep gives to the ranks of a job, each also as a JSON command.
+"""Make the tasks that a sweep gives to the ranks of a job: a trial, its shadow, and passes.
 
-Ranks that torchrun starts on other nodes have composed the same jobs from the same command line,
-so the JSON refers to a job by its index, and no code is sent over the network.
+Each task is a function with its arguments, and also a JSON command for ranks that torchrun has
+started on other nodes. These ranks have composed the same jobs from the same command line. So the
+JSON refers to a job by its index, and no code is sent over the network.
 """
 
 from __future__ import annotations
@@ -44,7 +45,10 @@ def trial_task(
 def shadow_task(
     index: int, job: Job, prepared: PreparedData, number: int, calls: Calls
 ) -> RankTask:
-    """The task that runs the shadow of trial `number`, which has made these calls."""
+    """The task that runs the shadow of trial `number` of the job with that index.
+
+    calls: the trial's calls of the loader, which the shadow repeats.
+    """
     made = CALLS.dump_python(calls, mode="json")
     command = _encode_command(SHADOW, index, prepared, number=number, calls=made)
     args = (job, prepared, number, calls)
@@ -52,7 +56,7 @@ def shadow_task(
 
 
 def instrumentation_task(index: int, job: Job, prepared: PreparedData, benchmark: str) -> RankTask:
-    """The task that runs the instrumented pass of one benchmark of that job."""
+    """The task that runs the instrumented pass of a benchmark of the job with that index."""
     command = _encode_command(INSTRUMENTED, index, prepared, benchmark=benchmark)
     args = (job, prepared, benchmark)
     return RankTask(
@@ -63,7 +67,7 @@ def instrumentation_task(index: int, job: Job, prepared: PreparedData, benchmark
 def profiling_task(
     index: int, job: Job, prepared: PreparedData, benchmark: str, folder: Path
 ) -> RankTask:
-    """The task that profiles one benchmark of that job; rank 0 writes to `folder`."""
+    """The task that profiles a benchmark of the job with that index; rank 0 writes to `folder`."""
     command = _encode_command(PROFILED, index, prepared, benchmark=benchmark)
     args = (job, prepared, benchmark, folder)
     return RankTask(function=run_profiling, args=args, command=command)
@@ -86,7 +90,7 @@ def task_from(command: Mapping[str, Any], jobs: Sequence[Job]) -> RankTask:
 
 
 def _encode_command(task: str, index: int, prepared: PreparedData, **rest: Any) -> dict[str, Any]:
-    """The JSON command of a task, with the prepared data without its dataset."""
+    """The JSON command of a task. It has all fields of the prepared data except the dataset."""
     plain = {name: getattr(prepared, name) for name in _PLAIN_TYPES}
     encoded = {
         name: _PLAIN_TYPES[name].dump_python(value, mode="json") for name, value in plain.items()

@@ -1,4 +1,7 @@
-"""Run a timed trial of a job in its own process: warm-up, windows, and the limit next to them."""
+"""Run one timed trial of a job: a warm-up, a timed window, and the machine's limit, per benchmark.
+
+Each trial has a fresh process, which calls `run_trial`. With several ranks, each rank calls it.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,7 @@ from fastloop.core.result import BenchmarkName, Calls, Measurement, Trial
 from fastloop.core.spans import now_ns, seconds_between, wall_ms
 from fastloop.core.traits import LoaderTraits, traits_of
 from fastloop.core.types import Tree
-from fastloop.data.same_data import check_counts, num_delivered
+from fastloop.data.window_counts import check_counts, num_delivered
 from fastloop.processes.rank_group import all_gather, world_size
 from fastloop.trial.earlier_trials import NO_FINDINGS, EarlierFindings
 from fastloop.trial.job import Job
@@ -62,6 +65,7 @@ def run_trial(
     load = load_average()
     context = start_job(job, prepared, number)
     with context.open_loader() as loader:
+        # None: no trial of this job has compared its data with the dataset yet, so this one does.
         unread = earlier.may_be_unread
         compares = earlier.may_be_unread is None
         if unread is None:
@@ -99,15 +103,18 @@ class _OpenJob:
     context: JobContext
     loader: ReopenableLoader
     batch: Tree
-    """A batch of the loader."""
+    """A batch of the loader, as an example of all batches."""
     setup: Setup
     earlier: EarlierFindings
     calls: Calls
-    """The calls of the trial; each benchmark adds its own."""
+    """The trial's calls of the loader, which its shadow repeats; each benchmark adds its own."""
 
 
 def _measure(opened: _OpenJob, name: BenchmarkName) -> Measurement:
-    """Warm up for an epoch, restart the benchmark, time its window, then measure its limit."""
+    """Measure one benchmark: warm up for an epoch, time a window, and measure the limit.
+
+    If another job of the round has measured the limit of the same work, that limit is used.
+    """
     context, loader = opened.context, opened.loader
     job, prepared, benchmark = context.job, context.prepared, context.job.benchmark[name]
     deliver = context.step_delivery()
@@ -145,7 +152,11 @@ def _measure(opened: _OpenJob, name: BenchmarkName) -> Measurement:
 def _measure_limit(
     opened: _OpenJob, name: BenchmarkName, session: Session, window: Window, samples: int
 ) -> Limit | None:
-    """Measure the limit next to a window; samples: their number in one repeat of it."""
+    """Measure the machine's limit for a benchmark, directly after its window.
+
+    samples: number of samples that all ranks deliver in one repeat of the window's epochs. Returns
+    None if nothing measures a limit for the loader's kind of work.
+    """
     context, job = opened.context, opened.context.job
     window_s = max(all_gather(window.seconds, float))
     if job.benchmark[name].limit == "gather":
@@ -174,9 +185,9 @@ def _time_windows(
     opened: _OpenJob, name: BenchmarkName, session: Session, deliver: Consumer
 ) -> _TimedWindow:
     """Time the epochs, repeated as often as a window of min_window_s requires."""
-    # The number of repeats is the one that an earlier trial of the job has found. Without one, a
-    # first window has the epochs once. If it is too short, a longer window follows, and the first
-    # one does not count. There are at most two windows, so that noise can't prolong a trial.
+    # An earlier trial of the job may have found the number of repeats. Otherwise a first window has
+    # the epochs once. If a window is too short, a longer window follows, and the short window does
+    # not count. There are at most two windows, so that noise can't prolong a trial.
     context, job, loader = opened.context, opened.context.job, opened.loader
     shortest_s = job.shortest_window_s
     tried = opened.calls.windows.setdefault(name, [])
@@ -199,6 +210,7 @@ def _time_windows(
 
 
 def _epoch_means(losses: list[torch.Tensor], epochs: int) -> list[float]:
+    """The mean loss of each epoch; empty if the benchmark has no losses."""
     # tensor_split allows parts of unequal length: an epoch has one batch fewer if all samples of
     # that batch were broken.
     parts = torch.stack(losses).tensor_split(epochs) if losses else ()

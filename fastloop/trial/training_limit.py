@@ -1,5 +1,7 @@
-"""Measure the limit of a benchmark with a model: the same steps on batches that are on the
-device."""
+"""Measure the limit of a benchmark with a model: its steps on batches that are on the device.
+
+This is a replay: the steps run again, without a loader, on batches that were delivered before.
+"""
 
 from __future__ import annotations
 
@@ -34,10 +36,10 @@ def num_replay_steps(step_s: float, window_s: float) -> int:
 def replay_batches(
     batches: Iterable[Tree], place: Consumer, steps: int = MAX_REPLAY_BATCHES
 ) -> list[Tree]:
-    """Batches of full size on the device, enough for `steps` steps; equally many on each rank."""
+    """Batches of full size on the device, at most `steps`; the same number on each rank."""
     placed = [place(batch) for batch in islice(batches, min(MAX_REPLAY_BATCHES, steps))]
-    # An incomplete last batch is left out, as it takes less time. Each rank gets equally many
-    # batches: a rank with one step more would wait for the others' gradients forever.
+    # An incomplete last batch is left out, as it takes less time. Each rank gets the same number of
+    # batches: a rank with one more step would wait for the others' gradients forever.
     placed = [batch for batch in placed if _batch_size(batch) == _batch_size(placed[0])]
     return placed[: min(all_gather(len(placed), int))]
 
@@ -45,8 +47,9 @@ def replay_batches(
 def replay_limit(
     session: Session, batches: list[Tree], device: torch.device, window_s: float
 ) -> Limit:
-    """Samples per second of the same steps on batches that are on the device already."""
+    """Samples per second of the session's steps on batches that are on the device already."""
     consume, _ = session.start(lambda batch: batch)
+    # The first replay warms up, and shows how many steps fit into the time.
     warm = time_replay(batches, consume, len(batches), device)
     steps = num_replay_steps(max(all_gather(warm.seconds, float)) / len(batches), window_s)
     seconds = time_replay(batches, consume, steps, device).seconds
@@ -57,7 +60,7 @@ def replay_limit(
 def step_seconds(
     session: Session, ddp: DistributedDataParallel, batches: list[Tree], device: torch.device
 ) -> tuple[float, float]:
-    """Median seconds of a step that averages gradients over ranks, and of one that does not."""
+    """Median seconds of a step with averaging of gradients over ranks, and of a step without."""
     consume, _ = session.start(lambda batch: batch)
     averaged, local = [], []
     count = len(batches)

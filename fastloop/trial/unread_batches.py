@@ -1,5 +1,8 @@
-"""Detect batches with bytes that nothing has read yet, such as views of a mapped file or lazy
-tensors."""
+"""Detect batches with bytes that nothing has read yet: views of a mapped file, or lazy tensors.
+
+The step of benchmark=traversal reads all bytes of such batches. Otherwise a loader that only maps
+its file would seem fast.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +47,7 @@ def may_be_unread(batch: Tree) -> bool:
 
 
 def _may_be_unread(batch: Tree, mappings: _Mappings) -> bool:
-    """As `may_be_unread`, by mappings that are known already."""
+    """As `may_be_unread`, with mappings that were read for earlier batches."""
     leaves = [leaf for leaf in tree_leaves(batch) if isinstance(leaf, torch.Tensor)]
     if any(type(leaf) is not torch.Tensor for leaf in leaves):
         return True
@@ -82,10 +85,10 @@ def memory_mappings() -> list[MemoryMapping] | None:
 
 
 class _Mappings:
-    """Mappings of the process.
+    """The memory mappings of this process, read when they are needed.
 
-    They are read again only for an address outside of the known ones: reading the list takes
-    milliseconds, longer than a batch.
+    They are read again only for an address that no known mapping has, because reading the list
+    takes milliseconds, longer than a batch.
     """
 
     def __init__(self) -> None:

@@ -1,7 +1,7 @@
 """Find the fastest settings for a loop: candidates, a race among them, and a confirmed gain.
 
-The package can be called, as `fastloop.tune(make_loader, space)`. It imports explain and lower
-floors.
+The package can be called, as `fastloop.tune(make_loader, space)`. It imports only `explain` and the
+packages below it in the order of docs/architecture.md.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class _TuneModule(ModuleType):
-    """The package's own class, which makes it callable: a package of modules, and a function."""
+    """The class of this package, which can be called as a function and still holds modules."""
 
     def __call__(  # noqa: PLR0913 - the parameters of tune_loop
         self,
@@ -31,8 +31,8 @@ class _TuneModule(ModuleType):
         same_data: bool = True,
         min_window_s: float = 0.3,
     ) -> LoopTuning:
-        """See `fastloop.tune.loop_tuning.tune_loop`, which has the same parameters."""
-        # Imported at the first call, so that naming `fastloop.tune` imports no torch.
+        """Call `fastloop.tune.loop_tuning.tune_loop`, which has the same parameters."""
+        # This is imported at the first call, so that naming `fastloop.tune` does not import torch.
         from fastloop.tune.loop_tuning import tune_loop
 
         return tune_loop(
@@ -46,6 +46,6 @@ class _TuneModule(ModuleType):
         )
 
 
-# `fastloop.tune` names the package once any of its modules has been imported, and the function in
-# fastloop's API: with this class both are the same object, as for `fastloop.explain`.
+# `fastloop.tune` is a function of fastloop's API. Python also binds the name to this package once
+# one of its modules is imported. With this class both are one object, as for `fastloop.explain`.
 sys.modules[__name__].__class__ = _TuneModule

@@ -1,5 +1,7 @@
-"""The budget of tuning, the part of it that this session and interrupted ones have spent, and the
-limit of memory."""
+"""Parse the budget and the limit of memory of `fastloop tune`, and count what a tuning has spent.
+
+A tuning that was interrupted and resumed has several sessions: `Spending` counts all of them.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,7 @@ from fastloop.core.types import UsageError
 UNIT_SECONDS = {"": 1.0, "s": 1.0, "min": 60.0, "h": 3600.0}
 """Seconds of each unit of time."""
 BUDGET_TEXT = re.compile(r"(\d+(?:\.\d+)?) ?(s|min|h|trials|%)", re.ASCII)
-"""An amount and its unit."""
+"""The text of a budget: groups for the amount and its unit."""
 ALLOWED_BUDGETS = (
     "a time such as 300s, 5min or 1h; a number of trials such as 60trials; a share such as 10%"
 )
@@ -30,12 +32,12 @@ PASSES_AFTER_RACE = 2
 
 @dataclass(frozen=True, kw_only=True)
 class TuneBudget:
-    """Allowed cost of tuning: one of the fields is set."""
+    """The budget of tuning: a time, a number of trials or a share; the other fields are None."""
 
     seconds: float | None = None
     trials: int | None = None
     share: float | None = None
-    """Share of the trials that measuring every candidate would take."""
+    """Share, from 0 to 1, of the trials that measuring every candidate would take."""
 
 
 def parse_budget(text: object) -> TuneBudget:
@@ -73,17 +75,17 @@ def most_ending_s(budget_s: float) -> float:
 
 @dataclass
 class Spending:
-    """The spent part of a budget: what this session and earlier ones have used of it."""
+    """A budget, and the time and the trials that this session and earlier ones have spent."""
 
     budget: TuneBudget
     exhaustive: int = 0
-    """Number of trials that measuring every candidate would take."""
+    """Number of trials that measuring every candidate would take; 0 until they are counted."""
     before_s: float = 0.0
     """Seconds that earlier sessions have spent."""
     begun_ns: int = 0
-    """Start of this session; 0: now."""
+    """Start of this session, by the clock of `now_ns`; 0: now."""
     ending_s: float = 0.0
-    """Seconds that are reserved for the work after the race."""
+    """Seconds that are reserved for reporting the outcome after the race."""
     num_trials: int = 0
     """Number of trials that have run."""
     _longest_s: dict[str, float] = field(default_factory=dict)
@@ -94,18 +96,18 @@ class Spending:
 
     @property
     def seconds_used(self) -> float:
-        """Seconds of this session and of earlier ones."""
+        """Seconds that this session and earlier ones have taken."""
         return self.before_s + seconds_between(self.begun_ns, now_ns())
 
     def share_used(self) -> float:
-        """The spent share of the budget; above 1 the budget is exceeded."""
+        """The share of the budget that is spent or reserved; above 1 if the budget is exceeded."""
         if self.budget.seconds is not None:
             return (self.seconds_used + self.ending_s) / self.budget.seconds
-        # `exhaustive` is zero until the candidates are counted.
+        # The limit of a share is zero until the candidates are counted.
         return self.num_trials / max(1, self._trial_limit)
 
     def count_trials(self, trial_s: float) -> int:
-        """Approximate number of trials that fit into the budget, if one takes this many seconds."""
+        """Approximate number of trials of `trial_s` seconds that the budget has room for."""
         if self.budget.seconds is None:
             return int(self._trial_limit)
         return int(max(0.0, self.budget.seconds - self.seconds_used) / trial_s)
@@ -117,8 +119,7 @@ class Spending:
 
     @property
     def remaining_s(self) -> float:
-        """Seconds until the work after the race has to begin; infinite if the budget is not a
-        time."""
+        """Seconds until the outcome has to be reported; infinite if the budget is not a time."""
         limit_s = self.budget.seconds
         return math.inf if limit_s is None else limit_s - self.seconds_used - self.ending_s
 
@@ -127,14 +128,14 @@ class Spending:
         return seconds <= self.remaining_s
 
     def find_ending_s(self) -> float:
-        """Seconds to reserve for reporting the outcome, which takes longer on a busy machine, as
-        everything so far has."""
+        """Seconds to reserve for reporting the outcome: more on a busy machine, by the factor by
+        which its load has slowed down the work so far."""
         if self.budget.seconds is None:
             return ENDING_S
         return min(most_ending_s(self.budget.seconds), ENDING_S * slowdown_by_load())
 
     def continue_from(self, seconds: float) -> None:
-        """Count from now on; earlier sessions have spent that many seconds."""
+        """Set the time spent so far to this many seconds, and count from there."""
         self.before_s = seconds
         self.begun_ns = now_ns()
 

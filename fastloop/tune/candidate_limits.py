@@ -1,4 +1,8 @@
-"""Limit the candidates of tuning by memory, disk, and the time that a store or a start takes."""
+"""Drop the candidates of tuning that need too much memory or disk, or too much time to start.
+
+Such time is that for writing a store or starting workers. `drop_slow_starts` and
+`drop_unaffordable` return the remaining candidates, and count the dropped ones by reason.
+"""
 
 from __future__ import annotations
 
@@ -20,23 +24,23 @@ from fastloop.tune.peak_memory import forecast_trial_mib
 from fastloop.tune.pilot import Pilot
 
 DISK_KEPT = 0.1
-"""Share of a disk's free space that stores leave."""
+"""Share of a disk's free space that a store must leave free."""
 RANDOM_SAMPLES = "the samples are random, and a store repeats one draw of them"
 """The reason why a candidate with a new store is left out."""
 LARGEST_WRITING_SHARE = 0.25
-"""Share of the budget that writing one store may take."""
+"""Maximum share of the budget that writing one store may take."""
 LARGEST_START_SHARE = 0.05
-"""Share of the budget that starting the workers of an epoch may take: on a busy machine, many of
-them would take all of a short budget to start. Chosen by hand: each epoch that starts them anew
-takes this share."""
+"""Maximum share of the budget that starting the workers of one epoch may take. On a busy machine,
+the start of many workers would otherwise take all of a short budget. Chosen by hand: each epoch
+that starts its workers anew may take this share."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Bounds:
-    """The memory and the time that a candidate may take."""
+    """The memory and the time that candidates may take."""
 
     memory_mib: float
-    """The memory that a trial may take."""
+    """The memory that a trial may take, in MiB."""
     budget_s: float | None
     """Seconds of the budget; None: the budget is not a time."""
     slowdown: float = 1.0
@@ -44,8 +48,11 @@ class Bounds:
 
 
 def check_memory(pilot: Pilot, limit_mib: float | None) -> None:
-    """Raise UsageError if the user's limit can't be kept: if memory can't be observed, or the
-    present configuration, with which all others are compared, is above it."""
+    """Raise UsageError if the user's limit of memory can't be kept.
+
+    That is so if memory can't be observed, or if the present configuration is above the limit: it
+    must run, because all others are compared with it.
+    """
     if limit_mib is None:
         return
     given = f"memory_limit_mib={limit_mib:g}"
@@ -80,7 +87,10 @@ def drop_slow_starts(
 def drop_unaffordable(
     candidates: Iterable[ChangedJob], pilot: Pilot, bounds: Bounds
 ) -> tuple[list[ChangedJob], dict[str, int]]:
-    """The candidates within the bounds, and the number of others by reason."""
+    """Drop candidates that exceed the bounds, or the disk's space.
+
+    Returns the rest, and the number of dropped ones by reason.
+    """
     kept = []
     left_out = Counter[str]()
     for each in candidates:
@@ -92,8 +102,8 @@ def drop_unaffordable(
 
 
 def _excess(job: Job, pilot: Pilot, bounds: Bounds) -> str:
-    """The bound that the job exceeds, and by how much, or the reason why its store can't be
-    written; empty if there is none."""
+    """The reason why the job is dropped: the bound that it exceeds, or why its store can't be
+    written; empty if it is kept."""
     if pilot.memory is not None:
         peak_mib = forecast_trial_mib(job, pilot.memory)
         if peak_mib > bounds.memory_mib:

@@ -1,5 +1,8 @@
-"""Find the candidates of tuning: all combinations of a space that can run on this machine and this
-data."""
+"""Find the candidates of tuning: the combinations of a space that can run here with this data.
+
+A space has the values to try for each setting. `find_tune_candidates` combines them, and counts the
+combinations that can't run by reason. `choose_simplest` picks those that a race tries first.
+"""
 
 from __future__ import annotations
 
@@ -26,21 +29,22 @@ from fastloop.trial.support import check_support
 from fastloop.tune.expected_cost import EXPECTED_COSTS
 
 CROSSED_FIRST = ("loader", "decoder", "num_workers")
-"""Settings that decide whether others have an effect. A combination of them that can't run is not
-crossed with the rest."""
+"""Settings that decide whether others have an effect, so they are combined first. If a combination
+of these can't run, it is not combined with the rest."""
 UNPREDICTED = ("loader", "decoder")
-"""Settings with an effect that the model hardly knows: it rests on batches of the present loader
-and decoder. Among a thousand combinations with workers, which the model does predict, another
-loader would hardly get a trial by chance."""
+"""Settings with an effect that the model can hardly predict, because it was measured with the
+present loader and decoder. Their simplest changes run first: among a thousand combinations with
+workers, which the model does predict, another loader would hardly get a trial by chance."""
 NEUTRAL_VALUES: Mapping[str, Any] = {
     **{name: DECLARED[name].default for name in DATALOADER},
     "device_prefetch": 0,
 }
 """Values that are most likely supported in any combination."""
 Choice = tuple[str, ...]
-"""The overrides of a value of a setting or group."""
+"""The overrides, such as num_workers=2, that choose one value of a setting, or one option of a
+group such as loader together with its settings."""
 Dimensions = Mapping[str, Sequence[Choice]]
-"""For each setting or group, by name, the choices that are combined with those of the others."""
+"""The choices for each setting or group, by its name. A combination has one choice of each."""
 Effect = Mapping[str, Any]
 """The values that a choice changes, by name of a field of Job or of LoadingSettings."""
 Compose = Callable[[Sequence[str]], Job]
@@ -63,15 +67,14 @@ def find_tune_candidates(
     space: Mapping[str, Sequence[str]],
     compose: Compose,
 ) -> Candidates:
-    """Find the jobs of all combinations of the space that can run here; the others are counted by
-    reason.
+    """Find the jobs of all combinations of the space that can run here; count the others by reason.
 
-    overrides: of the present job. space: for each setting, by name, the texts name=value of its
-    values.
+    overrides: those of the present job. space: for each setting, by name, the texts name=value of
+    its values. compose: makes a job of a list of overrides.
     """
 
-    # There may be thousands of combinations, and Hydra is slow: each choice is composed once, and
-    # the fields that it changes are combined.
+    # There may be thousands of combinations, and Hydra, which composes jobs, is slow. So each
+    # choice is composed once, and a combination joins the fields that its choices change.
     @cache
     def find_effect(choice: Choice) -> Effect:
         if not choice:
@@ -94,13 +97,15 @@ def find_tune_candidates(
 def choose_simplest(
     jobs: Sequence[Job], changes: Sequence[Sequence[str]], predicted: Sequence[float]
 ) -> list[int]:
-    """The places of the simplest changes to each loader and decoder, the most promising ones first.
+    """Choose the simplest change to each loader and decoder; returns indices of `jobs`, the most
+    promising first.
 
-    A loader that needs a store of its own is left out, unless it usually wins: there are a dozen
-    forms of stores, and writing them all would take the time of the race.
+    The simplest change has the fewest overrides. A loader that needs a store of its own is left
+    out, unless it is one of EXPECTED_COSTS, which usually win: there are a dozen formats of stores,
+    and writing all of them would take the time of the race.
 
-    jobs: the configurations, the present one first. changes: the overrides of each. predicted: its
-    cost by the model.
+    jobs: the configurations, the present one first. changes: the overrides of each. predicted: the
+    predicted cost of each.
     """
     simplest: dict[str, int] = {}
     for place, (job, change) in enumerate(zip(jobs, changes, strict=True)):
@@ -115,16 +120,17 @@ def choose_simplest(
                 simplest[text] = place
 
     def promise(place: int) -> tuple[float, float]:
-        # A loader that usually wins comes first, whatever the model says of it.
+        # A loader that usually wins comes first, whatever the model predicts.
         return min(EXPECTED_COSTS.get(text, 1.0) for text in changes[place]), predicted[place]
 
     return sorted({*simplest.values()}, key=promise)
 
 
 def fold_settings(dimensions: Dimensions, find_effect: Callable[[Choice], Effect]) -> Dimensions:
-    """The dimensions with an option's settings, such as `loader.ahead`, folded into its group.
+    """The dimensions, with settings of options, such as `loader.ahead`, folded into their group.
 
-    Only options that have such a setting are crossed with its values.
+    The choices of the group `loader` are then the options without this setting, and each option
+    that has it with each of its values.
     """
     folded = {name: [*choices] for name, choices in dimensions.items() if "." not in name}
     for name, choices in dimensions.items():
@@ -146,7 +152,7 @@ def fold_settings(dimensions: Dimensions, find_effect: Callable[[Choice], Effect
 
 @dataclass(kw_only=True)
 class _Crossing:
-    """The product of the dimensions while it is built."""
+    """The Cartesian product of the dimensions, while it is built."""
 
     present: Job
     """The job that the choices change."""
@@ -158,22 +164,25 @@ class _Crossing:
     """The number of combinations that can't be run, by the reason."""
 
     def cross(self, chosen: tuple[Choice, ...], names: Sequence[str]) -> None:
-        """Add all combinations of the chosen values with those of the other dimensions."""
+        """Combine the chosen values with all choices of the dimensions `names`; add the jobs."""
         if not names:
             self._add(chosen)
             return
         name, *rest = names
         for choice in self.dimensions[name]:
             combination = (*chosen, choice)
-            # A combination that can't run at all is not crossed with the rest: one check replaces
-            # the checks of all these combinations.
+            # If these choices can't run with any of the rest, one check replaces the checks of all
+            # these combinations.
             if name in CROSSED_FIRST and (reason := self._why_none_runs(combination, rest)):
                 self.left_out[reason] += math.prod(len(self.dimensions[each]) for each in rest)
             else:
                 self.cross(combination, rest)
 
     def _why_none_runs(self, chosen: Sequence[Choice], rest: Sequence[str]) -> str:
-        """The reason why no combination with these choices can run; empty if one may."""
+        """The reason why no combination with these choices can run; empty if one may run.
+
+        rest: names of the dimensions without a choice, which get neutral values.
+        """
         neutral = {name: NEUTRAL_VALUES[name] for name in rest if name in NEUTRAL_VALUES}
         job, _ = self._repair(self._apply(chosen, neutral))
         return _why_unsupported(job)
@@ -190,18 +199,18 @@ class _Crossing:
         self.found.append(ChangedJob(change=change, job=job))
 
     def _apply(self, chosen: Sequence[Choice], values: Effect) -> Job:
-        """The present job with these values, and with those of the choices in their place."""
+        """The present job with these values; the choices' values replace them."""
         for choice in chosen:
             values = {**values, **self.effects[choice]}
         return _with_values(self.present, values)
 
     def _repair(self, job: Job) -> tuple[Job, list[str]]:
-        """Reset the user's settings that this job ignores, except those that the space names.
+        """Reset the user's settings that this job can't honour, except those that the space names.
 
-        Returns the job and the overrides that do so.
+        Returns the job with their default values, and the overrides that set these values.
         """
-        # A job with a setting that its loader does not honour is unsupported: the user's
-        # prefetch_factor would exclude every candidate without workers.
+        # A job with a setting that its loader does not honour is unsupported. For example, the
+        # user's prefetch_factor would exclude every candidate without workers.
         honoured = getattr(job.loader, "honours", LOADING)
         names = [
             name for name in DATALOADER if name not in honoured and not DECLARED[name].needs_workers

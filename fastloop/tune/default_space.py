@@ -1,5 +1,9 @@
-"""Fit the default space of tuning, from conf/tune.yaml, to the device, the data and the budget. A
-space that the user has given is tried as it is."""
+"""Fit the default space of tuning to the device, the data and the budget.
+
+A space has the values to try for each setting; the default one is in conf/tune.yaml. planning.py
+calls these functions, unless the user has given a space, which is tried as it is. Most return the
+space with notes on the values that are not tried.
+"""
 
 from __future__ import annotations
 
@@ -19,17 +23,19 @@ LIKELY_VALUES: Mapping[str, Sequence[str]] = {
     "num_workers": ("0", "2"),
     "persistent_workers": ("false", "true"),
 }
-"""Values to try besides the user's own loader. Chosen by hand: on the recordings of
-experiments/tune FastLoader, one torch thread and the right number of workers gain most. The loops
-over rows in memory were not among them: numpy_loop was the fastest of a grid on digits and on
-samples of 1 ms."""
+"""Values to try with a short budget, besides the user's own loader. Chosen by hand: in the
+recordings of experiments/tune, FastLoader, one torch thread and the right number of workers gain
+most. The loops over rows in memory were not among these recordings. In a grid of loaders,
+numpy_loop was the fastest on digits and on samples of 1 ms."""
 Space = Mapping[str, Sequence[str]]
 """For each setting, by name, the texts name=value of its values."""
 
 
 def drop_settings_without_effect(space: Space, present: Job) -> tuple[Space, list[str]]:
-    """The default space without settings that have no effect on this device and this data, and for
-    each of them a line with the reason."""
+    """Drop settings that have no effect on this device, machine or data.
+
+    Returns the rest, and a line with the reason for each dropped setting.
+    """
     device = resolve_device(present.device)
     left_out: dict[str, str] = {}
     if device.type == "cpu":
@@ -45,7 +51,7 @@ def drop_settings_without_effect(space: Space, present: Job) -> tuple[Space, lis
 
 
 def cap_workers(space: Space) -> tuple[Space, list[str]]:
-    """The default space with at most twice as many workers as cores, and a line on the others.
+    """Drop numbers of workers above twice the number of cores; returns the rest and a line on them.
 
     More workers only compete for the cores, unless samples wait.
     """
@@ -60,7 +66,7 @@ def cap_workers(space: Space) -> tuple[Space, list[str]]:
 
 
 def add_workers(space: Space) -> Space:
-    """The default space with more workers than the cores run at once, for samples that wait."""
+    """Add larger numbers of workers (WORKERS_FOR_WAITING), for samples that wait for I/O."""
     if "num_workers" not in space:
         return space
     more = [f"num_workers={count}" for count in WORKERS_FOR_WAITING]
@@ -68,9 +74,9 @@ def add_workers(space: Space) -> Space:
 
 
 def narrow_space(space: Space, own_loader: str) -> tuple[Space, list[str]]:
-    """The default space reduced to the likely values, and a note on the others.
+    """Reduce the space to LIKELY_VALUES; returns the rest and a note on the dropped values.
 
-    own_loader: the user's loader, which stays in the space.
+    own_loader: the name of the user's loader, which stays in the space.
     """
     # The user's own loader is kept, because other settings of it may help.
     likely = {**LIKELY_VALUES, "loader": (*LIKELY_VALUES["loader"], own_loader)}

@@ -1,4 +1,7 @@
-"""Estimate the costs of jobs from their settings alone, before any trial."""
+"""Expect the costs of jobs from their settings alone, relative to each other, before any trial.
+
+Tuning orders its first trials by these costs if it has no model that predicts the jobs.
+"""
 
 from __future__ import annotations
 
@@ -12,10 +15,10 @@ EXPECTED_COSTS: Mapping[str, float] = {
     "loader=numpy_loop": 0.6,
     "loader=python_loop": 0.7,
 }
-"""Relative costs by override, which decide on the order of trials if nothing is predicted. Chosen
-by hand, nearer to 1 than most gains on the recordings, so that a trial or two outweigh them."""
+"""Costs of loaders that usually win, by override, relative to other loaders. Chosen by hand: nearer
+to 1 than most gains in the recordings of experiments/tune, so that a trial or two outweigh them."""
 COST_OF_ONE_THREAD = 0.8
-"""Relative cost of one torch thread, chosen in the same way."""
+"""Cost with one torch thread relative to other numbers of threads, chosen in the same way."""
 WORKER_S = 0.03
 """Approximate seconds in which a forked worker starts and ends. Chosen by hand, not measured: it
 orders trials, and bounds the number of workers in a short budget."""
@@ -24,10 +27,11 @@ orders trials, and bounds the number of workers in a short budget."""
 def expect_cost(
     job: Job, change: Sequence[str], *, waits: bool = False, epoch_s: float = math.inf
 ) -> float:
-    """Expected cost of a job relative to others, judged only by its loader and its threads.
+    """Expect the cost of a job relative to others, judged only by its loader and its threads.
 
-    waits: True if samples wait, for example for a disk; then the number of workers counts, too.
-    epoch_s: seconds of an epoch without workers; workers that start in each epoch prolong it.
+    change: the overrides of the job. waits: True if samples wait, for example for a disk; then the
+    number of workers counts, too. epoch_s: seconds of an epoch without workers; workers that start
+    in each epoch prolong it.
     """
     cost = math.prod(EXPECTED_COSTS.get(text, 1.0) for text in change)
     if waits and job.loading.num_workers:
@@ -37,10 +41,10 @@ def expect_cost(
 
 
 def divide_waits(cost: float, workers: int, stay: bool, epoch_s: float) -> float:
-    """The cost with workers if samples wait.
+    """Expect the cost with this number of workers if samples wait rather than compute.
 
     cost: the cost without workers. stay: True if the workers stay from epoch to epoch. epoch_s:
-    seconds of an epoch; workers that start in each one prolong it.
+    seconds of an epoch without workers; workers that start in each epoch prolong it.
     """
     # Each worker waits for its own sample, so the waits overlap.
     return cost / workers + (0.0 if stay else workers * WORKER_S / epoch_s)

@@ -1,4 +1,8 @@
-"""Run trials of a user's own loader in this process, over the same first part of each epoch."""
+"""Run the trials of `fastloop.tune`: time a user's own loader in this process with other settings.
+
+`LoopTrials.measure` is one trial. If epochs are long, all trials read only the first part of an
+epoch. A first look at the present loader chooses this part.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +28,13 @@ from fastloop.data.digest import (
     reference_digest,
 )
 from fastloop.explain.explained_job import FEWEST_BATCHES
-from fastloop.sweep.in_process import LoaderLike, LoaderTimer, epochs_of, first_batches, warm_timer
+from fastloop.sweep.loader_timer import (
+    LoaderLike,
+    LoaderTimer,
+    epochs_of,
+    first_batches,
+    warm_timer,
+)
 from fastloop.trial.window import row_counter
 from fastloop.tune.short_budget import (
     EPOCH_S,
@@ -35,12 +45,13 @@ from fastloop.tune.short_budget import (
 THREADS_SETTING = "torch_threads"
 """A setting that need not be an argument of the loader: torch's threads in this process."""
 MOST_LOOK_S = 8.0
-"""The first look at the present loader ends after this time, so that too small a budget is refused
-soon."""
+"""Reading a part of an epoch ends after this time, so that the first look at the present loader
+soon refuses a budget that is too small."""
 MOST_BEHIND = 2.0
-"""A configuration that takes this many times as long as the present one is read no further."""
+"""A configuration that takes more than this many times as long as the present one while it warms up
+is not timed again."""
 BUDGET_MARGIN = 1.25
-"""A budget that is named as sufficient is this many times the need, which is only an estimate."""
+"""A budget that an error proposes is this many times the need, which is only an estimate."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,7 +71,7 @@ class EpochPart:
     def epoch_s(self, samples: float) -> float:
         """Seconds of an epoch with this many samples.
 
-        If the number is infinite, that is, not known: seconds of one sample, without fixed_s.
+        If their number is infinite, which means unknown: seconds of one sample, without fixed_s.
         """
         read_s = self.seconds - self.fixed_s
         if math.isinf(samples):
@@ -68,7 +79,7 @@ class EpochPart:
         return self.fixed_s + read_s * samples / self.samples
 
     def cut(self, epochs: Epochs) -> Epochs:
-        """Epochs that end after the same number of batches."""
+        """The epochs, each cut to the number of batches of this part."""
         return epochs if self.is_whole else first_batches(epochs, self.batches)
 
 
@@ -84,7 +95,7 @@ class PartReader:
     counts_batches: bool = False
     """True: a batch counts as one sample, because batches without tensors have no length."""
     deadline: Deadline = field(default_factory=Deadline)
-    """The time after which no batch is asked for."""
+    """The time after which no further batch is read."""
 
     def read(self, epochs: Epochs) -> EpochPart:
         """Read the part of an epoch that takes about epoch_s, with at least FEWEST_BATCHES batches.
@@ -152,8 +163,7 @@ def check_budget(
     min_window_s: float,
     fewest_trials: int = TRIALS_OF_CONFIRMED_RACE,
 ) -> None:
-    """Raise SmallBudgetError if there is no time for the shortest race, which has `fewest_trials`
-    trials."""
+    """Raise SmallBudgetError if the budget has no time for a race of `fewest_trials` trials."""
     needed_s = least_race_s(part, min_window_s, fewest_trials)
     if needed_s > budget_s:
         raise SmallBudgetError(budget_s, needed_s)
@@ -161,10 +171,12 @@ def check_budget(
 
 def least_race_s(part: EpochPart, min_window_s: float, fewest_trials: int) -> float:
     """Approximate seconds of the shortest race, which has `fewest_trials` trials."""
-    # A trial of a cut epoch reads it three times: to warm up, to compare and to be timed. A trial
-    # of a whole epoch reads it up to five times, and repeats it until its window is long enough.
+    # A trial of a cut epoch reads the part three times: to warm up, to compare data and to take the
+    # time. A trial of a whole epoch reads it up to five times, and repeats it until the timed
+    # window is long enough.
     trial_s = 5 * part.seconds + min_window_s if part.is_whole else 3 * part.seconds
-    # The first look, and two more epochs in which the data of the present loader is compared.
+    # Before the trials, the first look reads the part once, and twice more to compare the data of
+    # the present loader between two epochs.
     return fewest_trials * trial_s + 3 * part.seconds
 
 
@@ -180,7 +192,8 @@ class LoopTrials:
     """Called with each batch."""
     device: torch.device
     same_data: bool
-    """True: samples are compared, if two epochs have the same ones. False: only their numbers."""
+    """True: samples are compared with those of the present loader, if it delivers the same ones in
+    two epochs. False: only the numbers of samples are compared."""
     min_window_s: float
     """Whole epochs are repeated until a measurement takes this many seconds."""
     budget_s: float
@@ -188,11 +201,12 @@ class LoopTrials:
     counts_batches: bool = False
     """True: batches may be of any kind; only their number is compared."""
     fewest_trials: int = TRIALS_OF_CONFIRMED_RACE
-    """Trials for which the budget must have time; otherwise it is refused."""
+    """Number of trials for which the budget must have time; a smaller budget is refused."""
     part: EpochPart = EpochPart(samples=0, batches=0, is_whole=True, seconds=0.0, fixed_s=0.0)
     """The part of an epoch that the first look at the present loader has read."""
     reference: Digest | None = None
-    """Digest of the present configuration's part of an epoch."""
+    """Digest of the samples in the present configuration's part of an epoch; None before `look`, or
+    if samples are not compared."""
     repeats_data: bool = False
     """True if the present loader delivers the same samples in two epochs."""
     whole_samples: float = math.inf
@@ -211,7 +225,8 @@ class LoopTrials:
 
     @property
     def epoch_s(self) -> float:
-        """Approximate seconds of the longest epoch with which there is time for a race."""
+        """Approximate seconds to which longer epochs are cut, so that the budget has time for a
+        race."""
         return min(EPOCH_S, longest_epoch_s(self.budget_s, 0.0))
 
     @property
@@ -229,8 +244,11 @@ class LoopTrials:
         return tuple(notes)
 
     def look(self) -> None:
-        """Choose the part of an epoch, and read the present loader's data; raises ValueError for
-        too small a budget, and any exception of the loader."""
+        """Take a first look at the present loader: choose the part of an epoch that trials read,
+        and digest its data.
+
+        Raises SmallBudgetError for too small a budget, and any exception of the loader.
+        """
         with self._open(self.present) as epochs:
             part = self._reader().read(epochs)
             check_budget(part, self.budget_s, self.min_window_s, self.fewest_trials)
@@ -246,7 +264,8 @@ class LoopTrials:
     def measure(self, name: str, _number: int, room: float) -> float | None:
         """Measure a configuration; returns the seconds of an epoch, or None if it can't be run.
 
-        room: the share of the budget that the trial may take, after which it is stopped.
+        If the length of an epoch is not known, the seconds of a sample take their place. room: the
+        share of the budget after which the trial is stopped.
         """
         # A trial of the present settings has no limit: the others are compared with it.
         reader = self._reader(None if name == self.present else room * self.budget_s)
@@ -254,8 +273,8 @@ class LoopTrials:
             with self._open(name) as epochs:
                 return self._time(name, epochs, reader)
         except Exception as error:
-            # The user's loader may raise anything for settings that it can't have. Without the
-            # present settings there is nothing to compare with.
+            # The user's loader may raise anything for settings that it does not support. An error
+            # with the present settings ends tuning: nothing could be compared with them.
             if name == self.present:
                 raise
             self.reasons[name] = error_line(error)
@@ -275,20 +294,23 @@ class LoopTrials:
 
     @contextmanager
     def _open(self, name: str) -> Iterator[Epochs]:
-        """Open a new loader, with the configuration's number of torch's threads; yields its
-        epochs."""
+        """A context with a new loader of the configuration, and its number of torch's threads;
+        yields the loader's epochs."""
         settings = self.settings[name]
         with _torch_threads(settings.get(THREADS_SETTING)):
             yield epochs_of(self.make_loader(**_arguments(self.make_loader, settings)))
 
     def _time(self, name: str, epochs: Epochs, reader: PartReader) -> float:
-        """Time an epoch of an open loader, after its data was compared once; raises Invalid."""
+        """Time an epoch of an open loader, in seconds as in `measure`.
+
+        The first trial of a configuration compares its data before. Raises Invalid if it differs.
+        """
         # This read also warms the loader up.
         first = reader.read(epochs)
         if name not in self.checked:
             yours_s = self.part.epoch_s(self.whole_samples)
             seconds = first.epoch_s(self.whole_samples)
-            # If a configuration is that slow while it warms up, its exact time does not matter.
+            # If a configuration is this slow while it warms up, its exact time does not matter.
             if seconds > MOST_BEHIND * yours_s and first.seconds >= self.min_window_s:
                 return seconds
             self._check(epochs, first)
@@ -306,7 +328,7 @@ class LoopTrials:
         return seconds / first.samples if math.isinf(self.whole_samples) else seconds
 
     def _check(self, epochs: Epochs, part: EpochPart) -> None:
-        """Raise Invalid if the data is not that of the present configuration."""
+        """Raise Invalid if the loader delivers other data than the present configuration."""
         present = self.part
         if present.is_whole and part.is_whole and part.samples != present.samples:
             counts = f"{part.samples:,} samples an epoch, not {present.samples:,}"
@@ -315,8 +337,8 @@ class LoopTrials:
             return
         read = epochs
         if not present.is_whole:
-            # Batches of another size may not end at the same sample: a few more samples are read,
-            # and then left out.
+            # Batches of another size may not end at the same sample. The number of batches is
+            # rounded up, and the samples beyond are left out.
             read = first_batches(epochs, math.ceil(present.samples * part.batches / part.samples))
         hashes, leaves = epoch_hashes(read(0), None)
         delivered = reference_digest(
@@ -340,8 +362,8 @@ def _count_samples(epochs: Epochs, part: EpochPart) -> float:
 def _arguments(
     make_loader: Callable[..., LoaderLike], settings: Mapping[str, Any]
 ) -> dict[str, Any]:
-    # torch's threads are set around the loader. A function with an argument of this name gets the
-    # number as well.
+    # `torch_threads` is set around the loader. If make_loader has an argument of this name, it gets
+    # the number as well.
     takes_threads = THREADS_SETTING in inspect.signature(make_loader).parameters
     return {
         name: value for name, value in settings.items() if name != THREADS_SETTING or takes_threads

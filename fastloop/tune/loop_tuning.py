@@ -1,4 +1,7 @@
-"""Tune the user's own loader: `fastloop.tune(make_loader, space)`."""
+"""Find the fastest settings of the user's own loader: `fastloop.tune(make_loader, space)`.
+
+`tune_loop` is that function, and returns a `LoopTuning`. script_race.py uses `race_loaders`, too.
+"""
 
 from __future__ import annotations
 
@@ -18,12 +21,8 @@ from fastloop.core.text import wrap
 from fastloop.core.types import Tree
 from fastloop.processes.rank_group import resolve_device
 from fastloop.reporting.notebook_html import notebook_html
-from fastloop.sweep.in_process import (
-    LoaderLike,
-    check_seconds,
-    check_step,
-    default_step,
-)
+from fastloop.sweep.bench_arguments import check_seconds, check_step
+from fastloop.sweep.loader_timer import LoaderLike, default_step
 from fastloop.sweep.progress import share_reports
 from fastloop.trial.job_settings import MIN_WINDOW_S
 from fastloop.tune.budget import Spending, TuneBudget
@@ -42,9 +41,9 @@ MOST_COMBINATIONS = 2_000
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class LoopTuning:
-    """The result of `tune`.
+    """The result of `fastloop.tune`.
 
-    Printed it is a text with the verdict and the configurations that came closest.
+    Its printed form is a text with the verdict and the configurations that came closest.
     """
 
     settings: dict[str, Any]
@@ -100,7 +99,7 @@ class LoopTuning:
         return pd.DataFrame(rows)
 
     def to_json(self) -> str:
-        """All fields as JSON; a value that JSON can't hold is its repr."""
+        """All fields as JSON; a value that JSON can't hold is written as its repr."""
         values = {"schema": SCHEMA, **asdict(self), "is_faster": self.is_faster}
         return json.dumps(values, indent=1, default=repr) + "\n"
 
@@ -183,11 +182,11 @@ def race_loaders(
     begin_step: Callable[[str], None],
     expected: Mapping[str, float] | None = None,
 ) -> LoopTuning:
-    """Race the trials' configurations.
+    """Race the configurations of `trials`, and return the settings to use.
 
-    begin_step: called with the name of each step as it begins. expected: the cost of each
-    configuration relative to others, by its name, which decides on the first trials; None: all are
-    assumed to cost the same, as no model predicts the user's own loader.
+    begin_step: called with the name of each step as it begins. expected: the expected cost of each
+    configuration relative to others, by its name, which decides on the first trials. None: equal
+    costs, because no model predicts the user's own loader.
     """
     settings = trials.settings
     present = trials.settings[trials.present]
@@ -244,14 +243,17 @@ def _check_space(
 
 
 def _are_values(values: Any) -> bool:
-    """True for one or more values of a setting in a list or the like."""
-    # A string would be taken for the list of its characters.
+    """True for a list, or another sequence, of at least one value."""
+    # A string is refused: it would be taken for the list of its characters.
     is_listed = hasattr(values, "__len__") and hasattr(values, "__getitem__")
     return is_listed and not isinstance(values, str | bytes | Mapping) and len(values) > 0
 
 
 def _combinations(space: Mapping[str, Sequence[Any]]) -> dict[str, dict[str, Any]]:
-    """All combinations by name, by their number of changes; the present one is the first."""
+    """The settings of each combination, by its name, sorted by the number of changed settings.
+
+    The present combination has no change, so it is the first.
+    """
     present = {name: values[0] for name, values in space.items()}
     every = [dict(zip(space, values, strict=True)) for values in product(*space.values())]
     every.sort(key=lambda settings: sum(settings[name] != present[name] for name in space))
@@ -259,7 +261,7 @@ def _combinations(space: Mapping[str, Sequence[Any]]) -> dict[str, dict[str, Any
 
 
 def _find_changes(settings: Mapping[str, Any], present: Mapping[str, Any]) -> frozenset[str]:
-    """The settings that differ from the present ones."""
+    """The settings that differ from the present ones, each as name=value."""
     return frozenset(
         f"{name}={value}" for name, value in settings.items() if value != present[name]
     )

@@ -1,4 +1,7 @@
-"""The outcome of tuning, as values and as text."""
+"""Describe the outcome of tuning: `TuneOutcome`, and the text and the table that are printed of it.
+
+`fastloop.tune` and `fastloop tune --script` use the verdict and the table of a race, too.
+"""
 
 from __future__ import annotations
 
@@ -20,10 +23,10 @@ from fastloop.tune.tune_file import TUNE_FILE, TuneFile
 SETTING_REASON = re.compile(r"()([\w.]+)=([^\s:]+)(:? .+)")
 """A reason that begins with a setting and its value: text before it, name, value, rest."""
 LACKING_REASON = re.compile(r"(\S+: )(\w+)=(\w+)( (?:has no such setting|reads a store, .+))")
-"""The reason that an option does not go with a setting: text before the option, its group, its
+"""The reason that an option does not support a setting: text before the option, its group, its
 name, rest."""
 MOST_SHOWN = 8
-"""Number of configurations that are printed."""
+"""Maximum number of configurations in the table, besides the present one."""
 MOST_REASONS = 8
 """Maximum number of printed reasons for leaving out combinations."""
 MOST_TIES = 4
@@ -32,27 +35,27 @@ MOST_TIES = 4
 
 @dataclass(frozen=True, kw_only=True)
 class TuneOutcome:
-    """A finished race, with the reasons why other configurations did not take part."""
+    """A finished race, with the reasons why other configurations were not in it."""
 
     race: RaceResult
     objective: str
-    """The name of the cost."""
+    """The name of the cost that was minimized, see objective.py."""
     label: str
-    """Loader, dataset and benchmark."""
+    """Names of the present job and its benchmark."""
     file: TuneFile
     """The plan, and the costs of passes."""
     reasons: Mapping[str, str]
     """The reasons why configurations have failed, by name."""
     peak_mib: Mapping[str, float]
-    """Measured peaks of memory of the finalists."""
+    """Measured peaks of memory in MiB, by name of the winner or the present configuration."""
     unobserved: Sequence[str] = ()
-    """Configurations that were not observed for lack of time."""
+    """Names of configurations without an observed peak, because no time was left."""
     seconds: float
-    """Seconds spent, also by interrupted sessions."""
+    """Seconds spent, including those of interrupted sessions."""
     trials: int
     """Number of trials that ran."""
     larger_budget: str = "a larger budget"
-    """A budget with which a race that had no time to confirm a gain can go on."""
+    """A budget with which a race that had no time to confirm a gain can continue."""
     machine_load: LoadSummary | None = None
     """The load by other programs during the trials."""
 
@@ -63,8 +66,7 @@ class TuneOutcome:
 
     @property
     def change(self) -> Change:
-        """The change from the user's own configuration to the one to use; empty if none is
-        faster."""
+        """The recommended change of the present configuration; empty if nothing is faster."""
         names = names_of(self.file.changes, self.race.present)
         overrides = self.file.changes[names.index(self.race.winner)] if self.is_faster else ()
         return Change(overrides=tuple(overrides))
@@ -76,8 +78,8 @@ class TuneOutcome:
 
 
 def format_outcome(outcome: TuneOutcome) -> str:
-    """The text that is printed: whether the machine was quiet, the verdict, the configurations that
-    came closest, and the numbers of others by reason."""
+    """The text that `fastloop tune` prints: the load of the machine, the verdict, a table of the
+    configurations that came closest, notes, and the numbers of combinations left out by reason."""
     result, file = outcome.race, outcome.file
     head = f"{outcome.label}, objective {outcome.objective}: {len(result.seconds)} of "
     head += f"{file.combinations + 1:,} configurations ran, {outcome.trials} trials, "
@@ -104,8 +106,10 @@ def format_outcome(outcome: TuneOutcome) -> str:
 
 
 def group_reasons(counts: Mapping[str, int]) -> list[tuple[str, int]]:
-    """Reasons with their numbers, the largest first. Values with the same reason share a line, and
-    so do options that lack the same setting."""
+    """Group reasons that differ only in a value; returns each with its number, the largest first.
+
+    Options that lack the same setting are grouped as well. counts: numbers by reason.
+    """
     # Values are grouped first. Options that lack the same values of a setting then have lines that
     # differ only by the options' names.
     by_rest = _group(counts, SETTING_REASON)
@@ -113,7 +117,7 @@ def group_reasons(counts: Mapping[str, int]) -> list[tuple[str, int]]:
 
 
 def _group(counts: Mapping[str, int], pattern: re.Pattern[str]) -> list[tuple[str, int]]:
-    """The reasons, with values in one line if `name=value` is all that differs."""
+    """Join the reasons that differ only in `name=value`, as the pattern finds it, into one line."""
     groups: dict[tuple[str, str], dict[str, list[str]]] = {}
     totals = Counter[tuple[str, str]]()
     for reason, count in counts.items():
@@ -141,7 +145,7 @@ def _memory_lines(outcome: TuneOutcome) -> list[str]:
 
 
 def _answer(outcome: TuneOutcome) -> str:
-    """The verdict, and the way to go on with an undecided race."""
+    """The verdict, and for an undecided race a sentence on how to decide it."""
     text = verdict_text(outcome.race, outcome.is_faster)
     if not outcome.race.is_undecided:
         return text
@@ -152,7 +156,10 @@ def _answer(outcome: TuneOutcome) -> str:
 
 
 def verdict_text(result: RaceResult, is_faster: bool) -> str:
-    """A sentence: the winner with its gain and its ties, or that nothing is faster."""
+    """A sentence with the winner, its gain and its ties, or with the reason why there is none.
+
+    is_faster: True if the winner is recommended.
+    """
     if result.is_cut:
         return _describe_cut(result)
     if len(result.seconds) == 1:
@@ -178,7 +185,8 @@ def _describe_cut(result: RaceResult) -> str:
     """A sentence on a race that ended after too few rounds."""
     if len(result.seconds) == 1:
         return "No answer yet: the budget ended before anything was tried beside yours."
-    # The winner, or the single configuration that a race without room for a whole one tries.
+    # If the present configuration leads, this is the single other one: a budget without room for a
+    # whole race has one other tried.
     others = [name for name in result.seconds if name != result.present]
     other = result.winner if result.winner in others else others[0]
     both = [result.seconds[result.present], result.seconds[other]]
@@ -197,7 +205,7 @@ def _list_some(names: Sequence[str]) -> str:
 
 
 def _describe_refutation(result: RaceResult) -> str:
-    """Text about a winner of the race with a gain that the fresh rounds have not confirmed."""
+    """Text about a winner of the race if the fresh rounds have not confirmed its gain."""
     if result.gain is None:
         return f"{result.winner} seemed faster, and could not be confirmed"
     gain = _show_ratio(result.gain)
@@ -210,8 +218,11 @@ def comparison_lines(result: RaceResult) -> list[str]:
 
 
 def comparison_table(result: RaceResult) -> list[tuple[str, ...]]:
-    """The configurations that came closest, with their rounds of the race. The first row is the
-    head."""
+    """The table of the configurations that came closest, the fastest first, as rows of cells.
+
+    Cells: name, number of rounds, median cost, and cost relative to the winner's. The first row is
+    the head.
+    """
     ranked = sorted(result.seconds, key=lambda name: _ratio_of(result, name))[:MOST_SHOWN]
     # The user's own configuration is shown even if it is far behind.
     if result.present not in ranked:
@@ -233,12 +244,13 @@ def _ratio_of(result: RaceResult, name: str) -> float:
 
 
 def _show_ratio(ratio: Ratio) -> str:
-    """The ratio with its interval in brackets, or in parentheses the range of too few rounds."""
+    """The ratio with its confidence interval in brackets; with too few rounds for an interval, with
+    its range in parentheses."""
     ends = f"{ratio.low:.2f}, {ratio.high:.2f}"
     bounds = f"[{ends}]" if ratio.is_interval else f"({ends})"
     return f"{ratio.estimate:.2f} {bounds}"
 
 
 def names_of(changes: Sequence[Sequence[str]], present: str) -> list[str]:
-    """The name of each configuration: its overrides; without any, the name `present`."""
+    """The name of each configuration: its overrides, or `present` if it has none."""
     return [" ".join(change) or present for change in changes]

@@ -1,5 +1,8 @@
-"""Write a tuned job as Python code to paste: a DataLoader, a FastLoader or a loop, with its
-store."""
+"""Write the Python code of a tuned job, for the user to paste into a script.
+
+`paste_code` returns the code. It makes a `loader`: a DataLoader, a FastLoader or a class of batches
+over rows in memory, and writes the store that the loader reads. `fastloop tune` prints it.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,7 @@ from fastloop.trial.job import Job
 SHUFFLE_OF_ORDER = {"random": True, "sequential": False}
 """DataLoader's `shuffle` by the name of the order."""
 LOOP_SETTINGS = ("device_prefetch", "pinned_buffers")
-"""Settings of the loop around a loader, which the code can't hold."""
+"""Settings of the loop around a loader, which the code of a loader can't express."""
 IMPORT_DATALOADER = "from torch.utils.data import DataLoader"
 STORE_FOLDER = "tuned-store"
 """The folder of the store in the pasted code, relative to the working folder."""
@@ -23,7 +26,8 @@ IMPORT_PYTREE = "from torch.utils import _pytree as pytree"
 IMPORT_STORE = "from fastloop import open_store, write_store"
 OPEN_STORE = f'open_store(write_store(dataset, "{STORE_FOLDER}"))'
 
-# The classes around the rows of a store, for loaders that need one.
+# The classes around the rows of a store, for loaders that need such a class. `_fill` replaces the
+# names in braces.
 MAPPED_ROWS = '''
 class Rows(Dataset):
     """Rows of the files of a store, which each worker maps itself."""
@@ -114,19 +118,20 @@ class Batches:
 
 '''
 Code = tuple[list[str], list[str]]
-"""Lines of imports, and the lines after them."""
+"""The lines of code that import, and the lines of code after them."""
 
 
 def paste_code(job: Job) -> str:
-    """The code, with a comment on settings that it can't hold; empty if the loader has no code.
+    """The code of the job's loader, with a comment on settings that it leaves out.
 
-    If the dataset is not a class of the user's own, the code expects one in the name `dataset`.
+    Empty if there is no code for this loader. If the dataset is not a class of the user's own, the
+    code expects a Dataset in the variable `dataset`.
     """
     write = WRITERS.get(name_of(job.loader))
     if write is None:
         return ""
     imports, body = write(job)
-    # torch's threads are set in the code, whatever the loader imports.
+    # The line that sets torch's threads needs the import of torch, which not every loader has.
     if job.torch_threads:
         imports = [*dict.fromkeys((IMPORT_TORCH, *imports))]
     dataset_imports, dataset = _dataset(job)
@@ -136,7 +141,7 @@ def paste_code(job: Job) -> str:
 
 
 def explain_no_code(job: Job) -> str:
-    """A line that says why a job has no code."""
+    """A line that says why there is no code to paste for the job's loader."""
     loader = name_of(job.loader)
     where = f"fastloop/options/loader/{loader}.py"
     return f"none: loader={loader} is a class of its own, see {where}; the command line runs it"
@@ -225,7 +230,7 @@ WRITERS: Mapping[str, Callable[[Job], Code]] = {
     "device_resident": _device_resident,
     "numpy_loop": _numpy_loop,
 }
-"""For each loader, by name, the function that writes its imports and its lines."""
+"""For each loader that has code, by name, the function that writes the code."""
 
 
 def _dataloader(job: Job, samples: str, **more: str) -> list[str]:
@@ -233,7 +238,7 @@ def _dataloader(job: Job, samples: str, **more: str) -> list[str]:
 
 
 def _batches(job: Job) -> dict[str, str]:
-    """The arguments that decide on the samples of a batch, as code."""
+    """The arguments batch_size, shuffle and drop_last, as code by name."""
     arguments = {"batch_size": repr(job.loading.batch_size)}
     if _is_shuffled(job):
         arguments["shuffle"] = "True"
@@ -243,7 +248,7 @@ def _batches(job: Job) -> dict[str, str]:
 
 
 def _of_workers(job: Job) -> dict[str, str]:
-    """The arguments of workers and their queues that differ from the defaults, as code."""
+    """DataLoader's arguments such as num_workers that differ from the defaults, as code by name."""
     needless = [] if job.loading.num_workers else worker_settings(prefetches_by_process=False)
     values = {name: getattr(job.loading, name) for name in DATALOADER if name not in needless}
     return {name: repr(each) for name, each in values.items() if each != DECLARED[name].default}
@@ -259,8 +264,8 @@ def _call(name: str, first: str, arguments: Mapping[str, str]) -> list[str]:
 
 
 def _dataset(job: Job) -> Code:
-    """Imports and lines that make the Dataset."""
-    # Only a class of the user's own, by dataset._target_, can be imported in their code.
+    """The code that makes the Dataset, or a comment in its place."""
+    # A user's script can import only a class of the user's own, which dataset._target_ names.
     dataset: Any = job.dataset
     target = getattr(dataset, "target", None)
     if not target:
@@ -283,9 +288,9 @@ def _remarks(job: Job) -> list[str]:
 
 
 def _write_rows_in_memory(with_sampler: bool) -> Code:
-    """The code of `rows`, a Dataset of rows in memory, and of its collate_fn.
+    """The code of `rows`, a Dataset of rows in memory, and of its collate_fn `deliver`.
 
-    with_sampler: import the base class of a sampler, too.
+    with_sampler: True to import torch's class Sampler, too.
     """
     names = "DataLoader, Dataset, Sampler" if with_sampler else "DataLoader, Dataset"
     imports = [IMPORT_TORCH, f"from torch.utils.data import {names}", IMPORT_PYTREE]

@@ -1,13 +1,14 @@
-"""Observe the peak memory of the present configuration, and forecast that of others.
+"""Observe the peak memory of the present configuration, and forecast that of other ones.
 
-The peak is observed in the job's own process while its workers live, as batches are delivered, when
-memory is largest. Sampling from outside, as during trials, misses a short epoch: its workers live
-for a tenth of a second.
+Memory is the PSS (proportional set size), which counts pages that processes share only once.
+`observe_memory` reads it in the job's own process as batches are delivered: then memory is largest,
+and the workers live. Sampling from outside, as during trials, would miss a short epoch, because its
+workers live for only a tenth of a second.
 
-The forecast is a sum of measurements of the present configuration: the memory of the process
-without workers, and the memory that some numbers of workers add (PSS counts shared pages once).
-Further batches in queues are added by their size. Rows that a loader maps come on top, and once
-more if it copies them into memory, as the mapped pages stay in use.
+`forecast_peak_mib` adds up measurements of the present configuration: the memory of the process
+without workers, and the memory that some numbers of workers add. It adds further batches in queues
+by their size, and the rows that a loader maps. If the loader copies the rows into memory, they
+count twice, because the mapped pages stay in use.
 """
 
 from __future__ import annotations
@@ -37,8 +38,8 @@ from fastloop.trial.training_limit import MAX_REPLAY_BATCHES
 from fastloop.trial.window import Consumer
 
 FORECAST_MARGIN = 0.1
-"""Margin for forecasts that are too low: 97 % of 144 peaks were at most this share above their
-forecast (experiments/tune)."""
+"""Share that is added to a forecast, which may be too low: 97 % of 144 peaks were at most this
+share above their forecast (experiments/tune)."""
 BATCHES_IN_HAND = 1
 """Number of batches that the loop holds, besides the batches in a queue."""
 OBSERVED_EPOCHS = 2
@@ -83,7 +84,7 @@ def _read_during(batches: Iterable[Tree], consume: Consumer, count: int) -> list
 
 @dataclass(frozen=True, kw_only=True)
 class MemoryProfile:
-    """Parts of a forecast, in MiB."""
+    """The measurements from which memory is forecast, in MiB."""
 
     process_mib: float
     """Peak of the present job without workers."""
@@ -94,9 +95,9 @@ class MemoryProfile:
     batch_mib: float
     """Size of a batch."""
     batches: int
-    """Number of batches in an epoch, and the maximum number in queues."""
+    """Number of batches in an epoch; queues never hold more."""
     rows_mib: float
-    """Size of all samples as rows."""
+    """Size of all samples as rows of a store."""
     included_rows_mib: float = 0.0
     """Rows that the present loader has mapped or copied; process_mib includes them."""
 
@@ -108,10 +109,11 @@ def observe_memory(
     limit_mib: float,
     passes: TimedPasses,
 ) -> MemoryProfile | None:
-    """Observe the memory of the present job without workers, with the fewest of `workers`, and with
-    the most of them that seem to stay within the limit.
+    """Observe the memory of the present job: without workers, and with two numbers of workers.
 
-    None if memory can't be observed, or if there is no time for it.
+    These are the smallest and the largest number in `workers` that seem to stay within limit_mib.
+    whole_batches: number of batches in a whole epoch. passes: runs passes as long as there is time.
+    Returns None if memory can't be observed, or if there is no time for it.
     """
     job = explained.job
     prepared = explained.prepared
@@ -143,16 +145,16 @@ def _observe_workers(
     process_mib: float,
     passes: TimedPasses,
 ) -> dict[int, float] | None:
-    """Observe the memory that workers add, by their number: the fewest, and the most that seem to
-    fit.
+    """Observe the MiB that workers add, for the smallest and the largest number that seems to fit.
 
-    None if there is no time for these passes. process_mib: the memory of a pass without workers.
+    process_mib: the memory of a pass without workers. Returns the MiB by number of workers; empty
+    if no number fits or the first pass failed, None if there is no time for these passes.
     """
     without_workers = explained.without_workers(explained.job.torch_threads)
     added_mib: dict[int, float] = {}
-    # Two numbers of workers are observed, because memory is not proportional to the number: the
-    # first worker also keeps the pages that the process has changed since the fork, and in a short
-    # epoch the last workers have little to do.
+    # Two numbers of workers are observed, because memory is not proportional to their number. The
+    # first worker also keeps the pages that the process has changed since the fork, and the last
+    # workers have little to do in a short epoch.
     for choose in (min, max):
         fitting = [n for n in workers if process_mib + _extrapolate(added_mib, n) <= limit_mib]
         counts = [n for n in fitting if n not in added_mib]
@@ -165,7 +167,8 @@ def _observe_workers(
             count, explained.job.loading.multiprocessing_context
         )
         peak_mib = passes.run(partial(_peak_mib, with_workers))
-        # If the fewest workers have failed, nothing tells how much memory more of them would take.
+        # If the pass with the fewest workers has failed, the memory of more workers can't be
+        # estimated, so no pass with more workers is tried.
         if peak_mib is None:
             break
         added_mib[count] = max(0.0, peak_mib - process_mib)
@@ -173,8 +176,8 @@ def _observe_workers(
 
 
 def _extrapolate(added_mib: Mapping[int, float], workers: int) -> float:
-    """The MiB that this number of workers adds, in proportion to the most observed; 0 if none was
-    observed."""
+    """The MiB that this number of workers adds, in proportion to the largest observed number; 0 if
+    none was observed."""
     most = max(added_mib, default=1)
     return added_mib.get(most, 0.0) * workers / most
 
@@ -192,8 +195,8 @@ def _count_rows_held(job: Job, prepared: PreparedData) -> float:
 
 
 def _peak_mib(explained: ExplainedJob) -> float | None:
-    """Peak of the PSS in an observed pass; None if the system does not report it, or the pass
-    failed."""
+    """Observe a pass in a child process; returns the peak of its PSS in MiB, or None if the system
+    does not report it or the pass failed."""
     job = explained.job
     explained.begin_step("observing memory")
     try:
@@ -205,7 +208,7 @@ def _peak_mib(explained: ExplainedJob) -> float | None:
 
 
 def forecast_peak_mib(job: Job, profile: MemoryProfile) -> float:
-    """Forecast the peak of the PSS of the job's process and its workers."""
+    """Forecast the peak of the PSS of the job's process and its workers, in MiB."""
     loading = job.loading
     batch_mib = profile.batch_mib
     peak = profile.process_mib + max(0.0, _rows_mib(job, profile) - profile.included_rows_mib)
@@ -226,14 +229,16 @@ def forecast_peak_mib(job: Job, profile: MemoryProfile) -> float:
 
 
 def forecast_trial_mib(job: Job, profile: MemoryProfile) -> float:
-    """Forecast the peak that a trial of the job may reach, with the memory that measuring holds,
-    and with the margin."""
+    """Forecast the peak in MiB that a trial of the job may reach: the job's own peak and the memory
+    for measuring it, with FORECAST_MARGIN added."""
     return (1 + FORECAST_MARGIN) * (forecast_peak_mib(job, profile) + _measuring_mib(job, profile))
 
 
 def _measuring_mib(job: Job, profile: MemoryProfile) -> float:
-    """The MiB that a trial holds to compare data, or to measure its limit: batches, or rows."""
-    # Comparing and measuring come one after the other, so the greater of both counts.
+    """The MiB that a trial holds to compare data or to measure its limit, which is the speed of the
+    same work without a loader."""
+    # Comparing data holds batches; measuring the limit holds batches or rows. One comes after the
+    # other, so the greatest of these counts.
     limits = {each.limit for each in job.benchmark.values()}
     batches = max(HELD_BATCHES, MAX_REPLAY_BATCHES if "replay" in limits else 0)
     source_mib = min(profile.rows_mib, MAX_SOURCE_BYTES / MIB) if "gather" in limits else 0.0
@@ -249,8 +254,8 @@ def _rows_mib(job: Job, profile: MemoryProfile) -> float:
 
 
 def _workers_mib(profile: MemoryProfile, method: str, workers: int) -> float:
-    """The MiB that this number of workers adds; for a start method that was not observed, the most
-    of the others."""
+    """The MiB that this number of workers adds. For a start method that was not observed, it is the
+    maximum over the observed ones."""
     known = profile.added_mib
     curves = [known[method]] if method in known else [*known.values()]
     return max((_interpolate(curve, workers) for curve in curves), default=0.0)
@@ -267,5 +272,5 @@ def _interpolate(added_mib: Mapping[int, float], workers: int) -> float:
 
 
 def usable_mib() -> float:
-    """The MiB that cgroup and machine allow."""
+    """The MiB of memory that the cgroup and the machine allow."""
     return usable_memory_bytes() / MIB

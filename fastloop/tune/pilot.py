@@ -1,7 +1,8 @@
 """Run the pilot of a tuning: measurements of the present configuration before the race.
 
-Its batches, timed one by one, are the input of explain's model, and observed passes are the basis
-of the forecasts of memory. The pilot also prepares the data, before the race begins.
+The pilot prepares the data, and times batches one by one; explain's model predicts other
+configurations from these times. It also observes the memory of passes, from which peak_memory.py
+forecasts that of other configurations. A pass is an epoch, or a part of one, outside of trials.
 """
 
 from __future__ import annotations
@@ -43,9 +44,9 @@ from fastloop.tune.peak_memory import MemoryProfile, observe_memory
 from fastloop.tune.short_budget import EPOCH_S, TRIAL_S, longest_epoch_s
 
 SURELY_LATE = 4.0
-"""Reading is refused at once if its forecast is this many times the time left (about twice the
-budget); otherwise the deadline stops it. Chosen by hand: the first samples alone may be slower than
-others."""
+"""Reading all samples is refused at once if it is forecast to take this many times the time left
+(about twice the budget); otherwise the deadline stops it. Chosen by hand: the forecast is of the
+first samples, which may be slower than others."""
 
 
 class SlowReadingError(UsageError):
@@ -63,20 +64,21 @@ class PilotLimits:
     seconds: float = math.inf
     """Seconds after which the pilot ends, except for passes that a limit of memory needs."""
     left_s: float = math.inf
-    """Time until the budget is spent."""
+    """Seconds until the budget is spent."""
     epoch_s: float = EPOCH_S
-    """Approximate length of a raced epoch."""
+    """Approximate seconds to which the epochs of the race are cut, if they are longer."""
     memory_mib: float | None = None
     """The user's limit of memory; None if there is no limit."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Pilot:
-    """Measurements of the present configuration, and predictions of others from them."""
+    """Measurements of the present configuration, from which `predict` predicts other ones."""
 
     present: Job
     """The present job, as the race runs it."""
     prepared: PreparedData
+    """The data of the present job."""
     measured: Measured | None
     """The input of the model; None if the budget has no time to measure it."""
     memory: MemoryProfile | None
@@ -84,21 +86,21 @@ class Pilot:
     decode_s: float
     """Seconds to read all samples once, as writing a store does."""
     epoch_s: float
-    """Seconds of a raced epoch of the present configuration, without workers."""
+    """Seconds of an epoch of the race, with the present configuration but without workers."""
     cut: int | None
-    """Batches of an epoch in the race; None: whole epochs."""
+    """Number of batches to which the race cuts each epoch; None: epochs stay as they are."""
     start_s: float = TRIAL_S
     """Seconds that the process of a trial takes to start."""
 
     def predict(self, job: Job) -> float | None:
-        """Seconds of a whole epoch of the job by the model; None if there is no model."""
+        """Predict the seconds of a whole epoch of the job; None if the model was not measured."""
         if self.measured is None:
             return None
         if job.loader != self.present.loader and not uses_dataloader(job):
             if job.loader.store is not None:
                 return predict_gathered_seconds(job, self.measured)
-            # Without a store, the loader's threads read samples of the dataset: no rows are
-            # gathered.
+            # Without a store, the threads of such a loader read samples of the dataset, instead of
+            # gathering rows.
             num_threads = getattr(job.loader, "num_threads", None)
             return predict_threaded_seconds(
                 job, self.measured, 1 if num_threads is None else num_threads
@@ -140,11 +142,11 @@ def time_first_pass(
     begin_step: Callable[[str], None] = lambda _: None,
     deadline: Deadline | None = None,
 ) -> FirstPass:
-    """Prepare the data of the present job, and time batches of it.
+    """Prepare the data of the present job, and time batches of it in a first pass.
 
-    present: the request's job as the race runs it. Raises JobFailed if it can't be run, and
-    UsageError if preparing its data, or the pass, does not end by the deadline; SlowReadingError at
-    once, if the first samples show that reading all of them takes far longer.
+    present: the request's job as the race runs it. Raises JobFailed if the job can't be run, and
+    UsageError if preparing its data, or the pass, does not end by the deadline. If the first
+    samples show that reading all samples takes far longer, SlowReadingError is raised at once.
     """
     deadline = deadline or Deadline()
     begin_step("preparing the data")
@@ -172,7 +174,8 @@ def time_first_pass(
 
 @contextmanager
 def _time_limit(deadline: Deadline, reason: str) -> Iterator[None]:
-    """A context in which a time limit that the deadline has set raises UsageError."""
+    """A context that raises UsageError with this reason if the deadline has stopped a child
+    process, instead of the child's JobFailed."""
     try:
         yield
     except JobFailed as error:
@@ -184,9 +187,10 @@ def _time_limit(deadline: Deadline, reason: str) -> Iterator[None]:
 def run_pilot(
     first: FirstPass, workers: Sequence[int], limits: PilotLimits = PilotLimits()
 ) -> Pilot:
-    """The rest of the pilot. first: its first pass. workers: the numbers of workers in the space.
+    """Run the pilot after its first pass: observe memory, and measure the input of the model.
 
-    Raises UsageError if the epochs of the present job can't be cut and are too long.
+    first: the first pass. workers: the numbers of workers that tuning tries. Raises UsageError if
+    the epochs of the present job can't be cut and are too long.
     """
     start_ns = now_ns()
     whole_epochs, own_threads = first.whole_epochs, first.own_threads
@@ -200,8 +204,8 @@ def run_pilot(
         counts - {0},
         limits.memory_mib or math.inf,
     )
-    # A limit of memory that the user has set holds for short budgets, too, so these passes have no
-    # limit of time.
+    # If the user has limited memory, it is observed even with a short budget, which has no time for
+    # it: these passes have no limit of time.
     memory = None
     if limits.memory_mib is not None:
         memory = observe(TimedPasses(deadline=Deadline(), longest_s=0.0))
@@ -237,7 +241,8 @@ def _measure_for_model(
     There is one pass of each kind, unlike in explain: only the ranking of candidates depends on it,
     and the race corrects it.
     """
-    # The times of batches that are made with one thread of torch, as workers make them.
+    # The model also needs the times of batches that are made with one thread of torch, as workers
+    # make them.
     one_thread = own_threads
     if own_threads.torch_threads != 1:
         if not passes.have_time():
@@ -250,7 +255,8 @@ def _measure_for_model(
     if in_order is None:
         return None
     times = dict(zip(order, in_order, strict=True))
-    # The rungs were timed in random order, while the ladder needs the lowest first.
+    # A rung is the job with some parts of its loading left out. The rungs were timed in random
+    # order; the ladder lists them from the lowest, the one with the fewest parts.
     ladder = {rung: times[rung] for rung in without_workers.rungs}
     hand_off = _measure_hand_off(cut_epochs, [count for count in workers if count], passes)
     if hand_off is None:
@@ -261,11 +267,14 @@ def _measure_for_model(
 def _measure_hand_off(
     cut_epochs: ExplainedJob, workers: Sequence[int], passes: TimedPasses
 ) -> dict[int, list[HandOff]] | None:
-    """Time a pass with each number of workers, and the one to compare it with; None if there is no
-    time for all of them."""
+    """Time a pass with each number of workers, and one pass to compare them with.
+
+    Returns the hand-offs by number of workers; None if there is no time for all passes.
+    """
     if not workers:
         return {}
-    # The hand-off is the difference from a pass with the same batches, ready in the loop.
+    # The hand-off is the way of a batch from a worker to the loop. It takes the difference from a
+    # pass with the same batches, which are ready in the loop.
     with_workers = [cut_epochs.with_workers(count) for count in workers]
     timed = passes.run_all(
         [

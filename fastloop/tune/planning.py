@@ -1,4 +1,8 @@
-"""Plan a tuning: find the candidates of a job, and choose the most promising ones for the race."""
+"""Plan the tuning of a job: find its candidates, and choose the most promising ones for the race.
+
+`plan_tuning` returns the plan as a `TuneFile`, for `fastloop tune`. A candidate is a configuration
+that tuning may try; the pilot is the measurements of the present configuration before the race.
+"""
 
 from __future__ import annotations
 
@@ -58,26 +62,26 @@ from fastloop.tune.surrogate import make_surrogate
 from fastloop.tune.tune_file import TuneFile
 
 MOST_TRIALS = 1000
-"""Setting `trials` of raced jobs, an upper bound: the race decides on the number of trials."""
+"""Setting `trials` of raced jobs, an upper bound: the race decides how many trials run."""
 MOST_RACED = 256
 FEWEST_RACED = 8
 """Maximum and minimum number of candidates that are raced, whatever the budget."""
 FIRST_PASS_UNTIL = 0.5
-"""Share of the budget after which the first pass of the present job is stopped: the rest leaves no
-time for a race of jobs that take as long."""
+"""Share of the budget after which the first pass of the present job is stopped: the rest of the
+budget has no time for a race of jobs that take this long."""
 PILOT_UNTIL = 0.4
-"""Share of the budget after which the pilot measures nothing further."""
+"""Share of the budget after which the pilot starts no further measurement."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class TuneSettings:
-    """The settings of the command, checked."""
+    """The checked settings of `fastloop tune`."""
 
     budget: TuneBudget
     objective: str
-    """The name of the cost that tuning minimizes."""
+    """The name of the cost that tuning minimizes, see objective.py."""
     memory_limit_mib: float | None
-    """The user's limit; None: the memory that cgroup and machine allow."""
+    """The user's limit of memory; None: the memory that the cgroup and the machine allow."""
     space: Space
     """The values to try, by setting."""
     is_default_space: bool
@@ -87,7 +91,8 @@ class TuneSettings:
 def override_for_race(request: JobRequest) -> tuple[str, ...]:
     """The overrides of the request's job as the race runs it: with one benchmark, and trials of one
     epoch unless the user has set `epochs`."""
-    # Reports, explanations and profiles would be made for each of the many configurations.
+    # Reports, explanations and profiles are switched off: they would be made for each of the many
+    # configurations.
     named = {each.lstrip("+").partition("=")[0] for each in request.overrides}
     ours = {"trials": MOST_TRIALS, "report": "false", "explain": "false", "profile": "false"}
     if "epochs" not in named:
@@ -106,9 +111,10 @@ def plan_tuning(
     spending: Spending,
     begin_step: Callable[[str], None],
 ) -> TuneFile:
-    """Plan the sweep: the jobs that are raced, the present one first.
+    """Plan the race: the jobs that take part, the present one first, with forecasts of each.
 
-    Raises JobFailed if the present job can't be run, and UsageError if the budget is too small.
+    command: the fingerprint of the command. Raises JobFailed if the present job can't be run, and
+    UsageError if the budget is too small.
     """
     check_least_time(spending)
     overrides = override_for_race(request)
@@ -132,7 +138,7 @@ def plan_tuning(
         slowdown=slowdown_by_load(),
     )
     affordable, unaffordable = drop_unaffordable(found.found, pilot, bounds)
-    # A budget such as 10% is a share of this, which is not known before.
+    # A budget such as 10% is a share of this number of trials, which is not known before.
     spending.exhaustive = (1 + len(affordable)) * request.job.most_trials
     predict = partial(_predict, pilot, first.waits)
     raced = _choose_raced(affordable, pilot, predict, spending)
@@ -156,7 +162,7 @@ def plan_tuning(
 
 
 def _forecast_mib(job: Job, pilot: Pilot) -> float | None:
-    """The forecast of the job's peak memory; None if the pilot has observed no memory."""
+    """Forecast the job's peak memory in MiB; None if the pilot could not observe memory."""
     return forecast_peak_mib(job, pilot.memory) if pilot.memory else None
 
 
@@ -171,10 +177,10 @@ def _as_change(values: Mapping[str, object]) -> Change:
 
 
 def first_pass_within(spending: Spending, time_pass: Callable[[Deadline], FirstPass]) -> FirstPass:
-    """Run the first pass of the present job, by time_pass, until a deadline.
+    """Run the first pass of the present job, by time_pass, which gets a deadline.
 
-    Raises UsageError if it takes so long that the budget has no time for a race; after the first
-    samples, if reading all of them does.
+    Raises UsageError if the pass takes so long that the budget has no time for a race. If already
+    reading all samples would take too long, it is raised after the first samples.
     """
     budget_s, begun_s = spending.budget.seconds, spending.seconds_used
     if budget_s is None:
@@ -193,7 +199,7 @@ def first_pass_within(spending: Spending, time_pass: Callable[[Deadline], FirstP
 
 
 def check_trial_time(pilot: Pilot, spending: Spending) -> None:
-    """Raise UsageError if not even one trial of the present job has room in the budget."""
+    """Raise UsageError if the budget has no time for even one trial of the present job."""
     trial_s = _forecast_trial_s(pilot)
     if trial_s > spending.remaining_s:
         left = f"{max(0.0, spending.remaining_s):.0f} s are left"
@@ -203,7 +209,7 @@ def check_trial_time(pilot: Pilot, spending: Spending) -> None:
 
 
 def _too_short(reason: str, spending: Spending, trial_s: float) -> UsageError:
-    """The error for a budget that is too short, with a larger one."""
+    """The error for a budget that is too short, which proposes a larger budget."""
     larger = name_larger_budget(spending.budget, spending.seconds_used, trial_s)
     given = f"budget={spending.budget.seconds:g}s is too short"
     return UsageError(f"{given}: {reason}; allowed: for example {larger}")
@@ -212,7 +218,7 @@ def _too_short(reason: str, spending: Spending, trial_s: float) -> UsageError:
 def _choose_space(
     settings: TuneSettings, present: Job, own_loader: str, *, waits: bool
 ) -> tuple[Space, list[str]]:
-    """Choose the space that the budget has time for, with notes on the rest.
+    """Choose the space that the budget has time for; returns it with notes on values left out.
 
     own_loader: name of the present job's loader. waits: True if samples wait rather than compute.
     """
@@ -235,8 +241,8 @@ def _choose_raced(
     predict: Callable[[Job, Sequence[str]], float],
     spending: Spending,
 ) -> list[ChangedJob]:
-    """Choose the most promising candidates, about twice as many as the budget has trials for."""
-    # With twice as many, the race can pass over candidates with predictions that turn out wrong.
+    """Choose the most promising candidates: two for each trial that the budget has time for."""
+    # With two for each trial, the race can pass over candidates with wrong predictions.
     by_name = {each.name: each for each in candidates}
     num_trials = spending.count_trials(_forecast_trial_s(pilot))
     count = min(max(FEWEST_RACED, 2 * num_trials), MOST_RACED)
@@ -244,14 +250,17 @@ def _choose_raced(
     jobs = [pilot.present, *(each.job for each in candidates)]
     predicted = [*map(predict, jobs, changes)]
     surrogate = make_surrogate([YOURS, *by_name], changes, predicted)
-    # The race begins with these, so they are on the list in any case.
+    # The race begins with the simplest changes, so up to half of the list is reserved for them.
     simplest = [surrogate.names[place] for place in choose_simplest(jobs, changes, predicted)]
     names = dict.fromkeys([*simplest[: count // 2], *surrogate.shortlist(count)])
     return [by_name[name] for name in [*names][:count]]
 
 
 def _predict(pilot: Pilot, waits: bool, job: Job, change: Sequence[str]) -> float:
-    """Cost of a job by the model; without a model, the usual cost."""
+    """Predict the cost of a job by the model of explain; without it, by settings alone.
+
+    Only ratios of the values matter: they are seconds with a model, and relative costs without it.
+    """
     predicted = pilot.predict(job)
     if predicted is not None:
         return predicted
@@ -264,7 +273,7 @@ def _forecast_trial_s(pilot: Pilot) -> float:
 
 
 def _limit_pilot(settings: TuneSettings, spending: Spending) -> PilotLimits:
-    """The limits of the pilot by the budget."""
+    """The time and the memory that the settings leave to the pilot."""
     memory_mib, budget_s = settings.memory_limit_mib, settings.budget.seconds
     if budget_s is None:
         return PilotLimits(memory_mib=memory_mib)
@@ -279,7 +288,7 @@ def _limit_pilot(settings: TuneSettings, spending: Spending) -> PilotLimits:
 
 
 def _describe_gaps(pilot: Pilot) -> list[str]:
-    """Notes on measurements for which the pilot had no time or no means."""
+    """Notes on the measurements that the pilot had no time for, or that this system can't make."""
     notes = []
     if pilot.memory is None:
         notes.append("no forecast of memory: none can be observed, or not within the budget")

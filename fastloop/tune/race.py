@@ -1,12 +1,15 @@
 """Race configurations, to find the fastest of many at a fraction of the cost of measuring them all.
 
-Only `measure` and `spent` have effects, so that a race can be replayed on a recorded table. Each
-round runs the present configuration, the leader, and the configurations that look most promising to
-the model after the trials so far: first one trial of many, then more of those that can't be told
-apart from the leader. The winner is then confirmed by rounds that took no part in choosing it: the
-race picks the luckiest of many, so the rounds of the race would promise too much. A trial begins
-only if there is room for it and for the rounds that must follow, judged by the cost of trials so
-far.
+`race` runs rounds, in which each chosen configuration gets one trial, and returns a `RaceResult`.
+Each round runs the present configuration (the user's own), the leader (the fastest so far), and the
+configurations that look most promising to the surrogate, a model of the costs that learns from the
+trials. First many configurations get one trial each. Then those that can't be told apart from the
+leader get more.
+
+Fresh rounds then confirm the gain of the winner. The rounds of the race would promise too much,
+because a race picks the luckiest of many configurations. A trial begins only if the budget has room
+for it and for the rounds that must follow, judged by the cost of the trials so far. Only the
+arguments `measure` and `spent` have effects, so a race can be replayed on recorded costs.
 """
 
 from __future__ import annotations
@@ -23,13 +26,14 @@ from fastloop.core.stats import MINIMUM_EFFECT, Ratio
 from fastloop.tune.surrogate import Posterior, Surrogate
 
 Measure = Callable[[str, int, float], float | None]
-"""(name, number of the round, share of the budget that the trial may take) -> its cost, as seconds;
-None if the configuration has failed, which ends its race. Raises NoRoomError if a trial of the
-present configuration was stopped because it took longer than that share."""
+"""Measures one trial: (name of the configuration, number of the round, share of the budget that the
+trial may take) -> the trial's cost, in seconds for most objectives. None if the configuration has
+failed; it gets no further trial. Raises NoRoomError if a trial of the present configuration was
+stopped because it took longer than that share."""
 YOURS = "yours"
 """Name of the present configuration."""
 FEWEST_CONFIRMING = 3
-"""Minimum number of rounds that confirm a gain: an interval needs as many."""
+"""Minimum number of rounds that confirm a gain: fewer give no confidence interval."""
 SMALLEST_ROUND, LARGEST_ROUND = 3, 8
 """Minimum and maximum number of configurations in a round, besides the present one."""
 USUAL_ROUNDS = 6
@@ -37,17 +41,17 @@ USUAL_ROUNDS = 6
 PRICE_MARGIN = 1.2
 """Room that is kept for the rounds that must follow, relative to the cost of trials so far."""
 SURE_DEVIATIONS = 2.0
-"""Number of standard deviations by which a difference is beyond noise."""
+"""A configuration is surely slower than the leader if their difference is greater than this many
+standard deviations."""
 LEAST_LOG_GAIN = 0.03
-"""Logarithm of the ratio of costs by which a configuration must be better to be worth a search,
-about 3 %."""
+"""Smallest gain that is worth a search, as the logarithm of a ratio of costs: about 3 %."""
 LEAST_CHANCE = 0.02
-"""The race goes on while the chance that a configuration is better than the leader by more than
+"""The race goes on while the chance that any configuration is better than the leader by more than
 LEAST_LOG_GAIN is greater than this."""
 LEAST_OPEN_GAIN = 0.1
-"""Nothing is decided if fresh rounds do not confirm a gain of this size or more: they differ too
-much, as on a busy machine. Chosen by hand: a gain that is worth more time, and five times the
-smallest one that is reported."""
+"""If the fresh rounds show a gain of this size or more, but do not confirm it, nothing is decided:
+the rounds differ too much, as on a busy machine. Chosen by hand: such a gain is worth more time,
+and it is five times the smallest gain that is reported."""
 SIGNIFICANCE = 0.05
 """A gain is confirmed only if its p value is below this."""
 
@@ -101,7 +105,10 @@ class RaceResult:
         return self.is_cut or (is_open and not self.is_faster)
 
     def compare(self, name: str) -> Ratio | None:
-        """Seconds relative to the winner's, in the rounds of the race in which both have run."""
+        """Compare a configuration's cost with the winner's, in the rounds in which both have run.
+
+        2: the configuration costs twice as much. None if they share no round of the race.
+        """
         # The confirming rounds are left out, because only two configurations ran in them.
         of_name, of_winner = self.seconds.get(name, {}), self.seconds[self.winner]
         shared = [each for each in of_name if each in of_winner and each not in self.confirming]
@@ -112,23 +119,26 @@ class RaceResult:
 
 @dataclass(frozen=True, kw_only=True)
 class RaceRules:
-    """Sizes of a race."""
+    """The trials for which a race keeps room after its rounds, and the configurations that it tries
+    first."""
 
     confirming: int = 5
     """Number of rounds of the winner and the present configuration after the race."""
     reserve: float = 0.3
-    """Maximum share of the budget that is kept for more rounds than an interval needs."""
+    """Maximum share of the budget that is kept for work after the race. It may be exceeded only for
+    FEWEST_CONFIRMING rounds and the winner's passes."""
     finishing: int = 0
-    """Number of passes of the winner for which room is kept after these rounds; if `reserve` allows
-    it, the present configuration gets room for as many."""
+    """Number of passes of the winner, such as one that compares its data, for which room is kept
+    after the confirming rounds. If `reserve` allows it, room is kept for the same number of passes
+    of the present configuration."""
     first: tuple[str, ...] = ()
-    """Names about which the predictions tell least. They fill up to half of each round until all of
-    them have run once, in this order."""
+    """Names of the configurations about which the predictions tell least. They fill up to half of
+    each round, in this order, until each of them has run once."""
 
 
 @dataclass(kw_only=True)
 class _Race:
-    """The state of a race."""
+    """A race while it runs: its trials so far, and the choice of the next ones."""
 
     surrogate: Surrogate
     measure: Measure
@@ -155,8 +165,8 @@ class _Race:
     def run_round(self, names: Sequence[str], kept: float | None) -> list[str]:
         """Run a round of the present configuration and `names`, as far as there is room.
 
-        Returns the names that have run. kept: the share of the budget that must be left; None: room
-        was kept for this round.
+        Returns those of `names` that have run. kept: the share of the budget that must be left
+        after the round; None: earlier rounds have kept room for this one.
         """
         # The order is random, so that noise that drifts within a round favours nobody. The number
         # of the round is the seed, so that a resumed race repeats the order.
@@ -205,8 +215,8 @@ class _Race:
         """The share of the budget that a trial may take."""
         room = 1 - self.spent()
         # The rounds that confirm run even if they exceed the budget by a little: without them all
-        # trials so far would be wasted. The same holds for the present configuration in a round
-        # that has begun, because the other trials of the round are compared with it.
+        # trials so far would be wasted. So does the present configuration in a round that has
+        # begun, because the other trials of the round are compared with it.
         if kept is None or name == self.present:
             return max(room, 2 * self.price(name))
         # The present configuration must still run in this round if it has not.
@@ -214,18 +224,20 @@ class _Race:
         return room - kept - (0.0 if has_run else self.price(self.present))
 
     def price(self, name: str) -> float:
-        """Approximate share of the budget that the next trial of that name will cost."""
+        """Approximate share of the budget that the configuration's next trial will take."""
         own = self.prices.get(name, [])
         if name == self.present or len(own) > 1:
             return stats.median(own[-3:]) if own else 0.0
-        # A first trial may have included writing a store, so its price is limited to a usual one.
+        # A first trial may have included writing a store, which later trials do not repeat. So its
+        # price is limited to the usual one, or to the present configuration's if that is greater.
         if own:
             return min(own[0], max(self.usual_price, self.price(self.present)))
         return self.usual_price
 
     @property
     def usual_price(self) -> float:
-        """The share of the budget that a trial usually costs: the median of each name's latest."""
+        """The share of the budget that a trial usually takes: the median over the latest trials of
+        all configurations."""
         return max(1e-9, stats.median([each[-1] for each in self.prices.values()] or [0.0]))
 
     def price_of_both(self, leader: str) -> float:
@@ -234,8 +246,8 @@ class _Race:
         return self.price(self.present) + self.price(leader)
 
     def share_to_keep(self, leader: str) -> float:
-        """The share of the budget that is kept for confirming a leader and for the passes after
-        that."""
+        """The share of the budget that is kept for the rounds that confirm this leader, and for the
+        passes after them."""
         rules = self.rules
         both = self.price_of_both(leader)
         wished = min(rules.reserve, PRICE_MARGIN * (rules.confirming + rules.finishing) * both)
@@ -255,8 +267,8 @@ class _Race:
         return sum(self.find_chances(posterior).values()) > LEAST_CHANCE
 
     def find_chances(self, posterior: Posterior) -> dict[str, float]:
-        """Estimate the chance of each configuration to be better than the leader by more than
-        LEAST_LOG_GAIN, without the leader and failed ones."""
+        """Estimate the chance that a configuration is better than the leader by more than
+        LEAST_LOG_GAIN, for each name except the leader's and those that have failed."""
         leader = self.find_leader(posterior)
         place = self.surrogate.places[leader]
         gains = posterior.mean[place] - posterior.mean - LEAST_LOG_GAIN
@@ -277,13 +289,14 @@ class _Race:
         return tuple(name for name in others if bounds[places[name]] <= 0)
 
     def choose_round(self, posterior: Posterior, count: int) -> list[str]:
-        """Choose the names of the next round."""
+        """Choose the names of the next round, at most `count` besides the present configuration:
+        the leader, then names of `rules.first`, then the most promising ones."""
         chances = self.find_chances(posterior)
         chosen = [*dict.fromkeys((self.present, self.find_leader(posterior)))]
         # The present configuration runs in every round, beyond `count`.
         count += 1 - len(chosen)
-        # Even all names below this chance together have a chance below LEAST_CHANCE, at which the
-        # race ends anyway.
+        # Names with a chance below this are hopeless: all of them together have a chance below
+        # LEAST_CHANCE, at which the race ends anyway.
         least = LEAST_CHANCE / len(self.surrogate.names)
         hopeless = {name for name in self.surrogate.names if chances.get(name, 0.0) < least}
         known = {*chosen, *hopeless, *self.seconds}
@@ -299,11 +312,12 @@ def race(
     spent: Callable[[], float],
     rules: RaceRules = RaceRules(),
 ) -> RaceResult:
-    """Race the surrogate's configurations.
+    """Race the surrogate's configurations, and confirm the gain of the winner.
 
-    spent: the share of the budget that is spent so far. No trial begins without room for it, except
-    trials of the present configuration in a round that has begun. Raises PresentFailedError if the
-    present configuration can't be run, and NoRoomError if not even its first trial has room.
+    spent: returns the share of the budget that is spent so far. No trial begins without room for
+    it, except trials of the present configuration in a round that has begun. Raises
+    PresentFailedError if the present configuration can't be run, and NoRoomError if not even its
+    first trial has room.
     """
     run = _Race(surrogate=surrogate, measure=measure, spent=spent, rules=rules)
     run.run_round([], 0.0)
@@ -337,14 +351,15 @@ def _try_one(run: _Race) -> None:
 
 
 def _finish(run: _Race) -> RaceResult:
-    """Run the rounds that confirm the leader's gain; the outcome of the race."""
-    # The winner and its ties are chosen before the fresh rounds, which take no part in the choice.
+    """Run the rounds that confirm the leader's gain, and return the outcome of the race."""
+    # The winner and its ties are chosen before the fresh rounds, which must not affect the choice.
     posterior = run.fit()
     first = run.rounds
     winner, ties = run.find_leader(posterior), run.find_ties(posterior)
     known = {*run.seconds, *run.failed}
     seconds = {name: dict(each) for name, each in run.seconds.items()}
-    # Without room for all that promises a gain, or for all rounds, a larger budget would go on.
+    # A race is unfinished if it had no room for every configuration that promises a gain, or for
+    # every confirming round.
     is_unfinished = run.is_cut or run.is_open(posterior)
     confirmed = _confirm(run, winner) if winner != run.present else []
     is_unfinished |= winner != run.present and len(confirmed) < run.rules.confirming
@@ -365,8 +380,10 @@ def _finish(run: _Race) -> RaceResult:
 
 
 def _confirm(run: _Race, winner: str) -> list[Mapping[str, float]]:
-    """The costs of the winner and the present configuration in fresh rounds in which both have
-    run."""
+    """Run fresh rounds of the winner and the present configuration.
+
+    Returns the costs by name, for each round in which both have run.
+    """
     confirmed: list[Mapping[str, float]] = []
     finishing = run.rules.finishing * run.price(winner)
     while len(confirmed) < run.rules.confirming:

@@ -1,5 +1,9 @@
-"""Run the race of a tuning as a sweep of the planned candidates. The race is the sweep's schedule,
-so each of its rounds is a round of trials, and resumes like one."""
+"""Run the race among a job's planned candidates as a sweep: `run_race` returns its outcome.
+
+A sweep is the set of jobs that one command measures together. Its schedule decides which job runs
+next. Here the schedule is the race (race.py), so each round of the race is a round of the sweep's
+trials, and an interrupted race resumes as any sweep does. A *pass* is an epoch outside of trials.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +49,7 @@ SHORTEST_LIMIT_S = 5.0
 
 @dataclass(kw_only=True)
 class RaceSchedule:
-    """Races the jobs of a sweep; the first job is the present configuration."""
+    """The schedule of a sweep that races its jobs; the first job is the present configuration."""
 
     surrogate: Surrogate
     """The surrogate of the jobs, in their order."""
@@ -60,11 +64,11 @@ class RaceSchedule:
     folder: Path
     """The sweep's folder, which has the file."""
     trials: _Trials | None = None
-    """Set when the race begins."""
+    """None until the race begins."""
     outcome: RaceResult | None = None
-    """Set when the race has ended."""
+    """None until the race has ended."""
     unobserved: list[str] = field(default_factory=list)
-    """Names of configurations without time left for their passes."""
+    """Names of configurations that got no pass after the race, because no time was left."""
 
     def __call__(self, states: Sequence[JobState], run_round: RunRound) -> Iterator[JobState]:
         """Run the race, and yield the jobs that get passes after it, as long as there is time.
@@ -72,18 +76,19 @@ class RaceSchedule:
         Raises UsageError if the present configuration can't be run.
         """
         timeout_s = states[0].entry.job.trial_timeout_s
-        # No trial gets a shadow: it is drawn among a job's trials, and their number is not known
-        # here. Instead, the winner's data is compared in a pass after the race.
+        # No trial gets a shadow, which repeats it to compare its data: the shadowed trial is drawn
+        # among all trials of a job, and their number is not known here. Instead, the winner's data
+        # is compared in a pass after the race.
         for state in states:
             state.shadow_number = None
-        # This prepares the data. Otherwise the first trial would, and its cost would be taken for
-        # the price of later trials.
+        # This round without a number only prepares the data. Otherwise the first trial would
+        # prepare it, and the time of both would be taken for the price of later trials.
         run_round(states[:1], None)
         if self.file.raced_from_s is None:
             self.file.raced_from_s = self.spending.seconds_used
         self.spending.continue_from(self.file.raced_from_s)
-        # This is set before the race. If it changed during the first trial, it would count as a
-        # part of that trial's price.
+        # The time for the ending is reserved before the race. A change during the first trial would
+        # count as a part of that trial's price.
         self.spending.ending_s = self.spending.find_ending_s()
         trials = self.trials = _Trials(
             states=dict(zip(self.surrogate.names, states, strict=True)),
@@ -120,8 +125,9 @@ class RaceSchedule:
 
     def _finalists(self, trials: _Trials, outcome: RaceResult) -> Iterator[JobState]:
         """Yield the winner and the present configuration, for the passes after the race."""
-        # A configuration is recommended only if all of its data was compared. The time limit of
-        # that pass is at least twice the longest trial, because the machine may be busier now.
+        # A configuration is recommended only if all of its data was compared, in a pass. The time
+        # limit of this pass is at least twice the longest trial, because the machine may have
+        # become busier.
         if outcome.is_faster:
             longest_s = self.spending.longest_trial_s(outcome.winner)
             trials.limit_s(outcome.winner, max(self.spending.remaining_s, 2 * longest_s))
@@ -164,7 +170,8 @@ class _Trials:
         return is_stopped and state.entry.job.trial_timeout_s < self.timeout_s
 
     def note_rounds(self) -> None:
-        """Write the order of the jobs in each round; a trial by itself knows only its own job."""
+        """Add to each job's result the order in which the jobs of its rounds ran; a trial knows
+        only its own job."""
         for name, state in self.states.items():
             if state.is_running and state.prepared is not None:
                 orders = [order for order in self._orders.values() if name in order]
@@ -173,16 +180,20 @@ class _Trials:
 
     def measure(self, name: str, number: int, room: float) -> float | None:
         """Measure a trial, unless an earlier session has run it; returns its cost, or None if it
-        failed. Raises NoRoomError if the budget has stopped a trial of the present
-        configuration."""
+        failed.
+
+        A session is one command; a resumed race has several. room: the share of the budget that the
+        trial may take. Raises NoRoomError if the budget has stopped a trial of the present
+        configuration.
+        """
         state = self.states[name]
         before_s = self.spending.seconds_used
         begun = sum(each.has_begun for each in self.states.values())
         self.spending.ending_s = self.ending_s + ENDING_OF_JOB_S * begun
         self._orders.setdefault(number, []).append(name)
         self._prepare_within(name, room)
-        # A job without its earlier trials begins again, for example because code has changed. Its
-        # passes are of the old code, too.
+        # A job can lose its earlier trials, for example because code has changed. It then begins
+        # again, without the costs of its passes, which are those of the old code.
         if not state.result.trials:
             self.file.costs.pop(name, None)
         is_known = number in state.trial_numbers or str(number) in self.file.costs.get(name, {})
@@ -192,7 +203,8 @@ class _Trials:
                 self.run_round([state], number)
             cost = self._find_cost(state, number)
         else:
-            # A trial compares the data of the configuration, which passes don't.
+            # The cost is that of an instrumented pass. One trial runs before the passes, because it
+            # compares the data of the configuration, which these passes don't.
             if state.is_running and not state.result.trials:
                 self.run_round([state], number)
             cost = self._run_pass(name, number)
@@ -205,8 +217,11 @@ class _Trials:
         return cost
 
     def _prepare_within(self, name: str, room: float) -> None:
-        """Prepare the configuration's data if this is its first trial. Preparing and the trial
-        after it take no longer than the share `room` of the budget, if the budget is a time."""
+        """Prepare the configuration's data if this is its first trial, and set its time limits.
+
+        If the budget is a time, preparing and the trial after it take at most the share `room` of
+        the budget.
+        """
         state = self.states[name]
         before_s = self.spending.seconds_used
         budget_s = self.spending.budget.seconds
@@ -235,8 +250,8 @@ class _Trials:
         return TRIAL_COSTS[self.objective](windows[0]) if windows else None
 
     def _run_pass(self, name: str, number: int) -> float | None:
-        """Run an instrumented pass, unless an earlier session has run it; returns its cost, or None
-        if it failed."""
+        """Run an instrumented pass, an epoch that records its waits, unless an earlier session has
+        run it; returns its cost, or None if it failed."""
         state = self.states[name]
         known = self.file.costs.setdefault(name, {})
         if not state.is_running or state.prepared is None:
@@ -254,11 +269,11 @@ class _Trials:
         return known[str(number)]
 
     def _note_spending(self, name: str, number: str, *, is_measured_now: bool) -> None:
-        """Write the seconds spent so far. If an earlier session has run this trial, go on from the
-        seconds that it wrote."""
+        """Write the seconds spent so far. If an earlier session has run this trial, continue from
+        the seconds that the earlier session wrote."""
         spent_s = self.file.spent_s.get(name, {})
-        # The race is repeated from its start: with the same costs and the same spending it makes
-        # the same choices up to the interruption.
+        # A resumed race is repeated from its start. With the same costs and the same spending, it
+        # makes the same choices up to the interruption.
         if number in spent_s and not is_measured_now:
             self.spending.continue_from(spent_s[number])
             return
@@ -275,8 +290,8 @@ def run_race(
 ) -> TuneOutcome:
     """Race the requests as one sweep in the folder of the first request.
 
-    The file has the plan and, in a resumed race, the seconds that were spent. Raises UsageError if
-    the present configuration can't be run.
+    requests: the planned jobs, the present configuration first. file: the plan and, in a resumed
+    race, the seconds that were spent. Raises UsageError if the present configuration can't be run.
     """
     first = requests[0]
     folder: Path = first.sweep_folder
@@ -319,7 +334,8 @@ def run_race(
 
 def _choose_rules(budget: TuneBudget, first: Sequence[str]) -> RaceRules:
     """Choose the rules of a race with this budget. first: names that run first."""
-    # The passes after a race take time, but are not trials: other budgets need not keep room.
+    # The passes after a race take time, but are not trials. So a budget that counts trials need not
+    # keep room for them.
     finishing = 0 if budget.seconds is None else PASSES_AFTER_RACE
     return RaceRules(finishing=finishing, first=tuple(first))
 
@@ -329,7 +345,7 @@ def _find_reasons(
 ) -> dict[str, str]:
     """The reasons why configurations have failed, by name.
 
-    is_stopped: True if the budget has stopped the present one, which is not a failure of its own.
+    is_stopped: True if the budget has stopped the present configuration, which then has not failed.
     """
     return {
         name: result.status_reason
@@ -339,7 +355,7 @@ def _find_reasons(
 
 
 def _find_peaks(names: Sequence[str], results: Sequence[Result]) -> dict[str, float]:
-    """Measured peaks of memory in MiB, by name of an observed configuration."""
+    """Measured peaks of memory in MiB, by name; only passes after the race observe memory."""
     peaks = {}
     for name, result in zip(names, results, strict=True):
         for attribution in result.attribution.values():

@@ -1,4 +1,8 @@
-"""Exchange the plan of a race in a script's process, and its outcome, as files of a folder."""
+"""Write and read the plan of a race in a script's process, and its outcome, as files of a folder.
+
+`fastloop tune --script` writes the plan and reads the outcome. The script's process, in which the
+race runs, reads the plan and writes the outcome.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +28,7 @@ class ScriptPlan:
     """DataLoader's settings of each configuration by its name, the present one first; `fastloader`
     is True if FastLoader takes its place."""
     step_s: float
-    """Time of a step of the loop. Each step of a trial keeps a core busy for as long."""
+    """Seconds of a step of the loop. Each step of a trial takes this long, too."""
     samples_wait: bool
     """True if samples wait rather than compute, so that many of them can be read at once."""
     pass_s: float
@@ -42,11 +46,11 @@ class ScriptOutcome:
     text: str = ""
     """The sentences and the table that the command prints."""
     best: str = ""
-    """Name of the configuration to use."""
+    """Name of the configuration to use; empty if there was no race."""
     is_faster: bool = False
     """True if `best` was confirmed to be faster than the present configuration."""
     needed_s: float | None = None
-    """Seconds that a race needs, if there was too little time; else None."""
+    """Seconds that a race needs if there was too little time for one; else None."""
 
 
 def write_plan(folder: Path, plan: ScriptPlan) -> None:

@@ -1,7 +1,8 @@
-"""Run a script that is tuned as it is until its loop asks for its first batch; then the race of the
-loop's DataLoader takes the loop's place. This is the first code in its process.
+"""Run a script until its loop asks for its first batch, and race the loop's DataLoader there.
 
-This file is run by its path:
+The script runs unchanged up to this batch. The race then takes the place of the loop, and the
+script ends after the race. `fastloop tune --script` starts a new process with this file by its
+path:
 python script_process.py <folder of plan.json> [-m] <script> [its arguments]
 """
 
@@ -23,7 +24,10 @@ if TYPE_CHECKING:
 
 
 def probe_for_race(module: ModuleType, folder: str) -> None:
-    """Wrap functions of torch.utils.data.dataloader, until the loop asks for its first batch."""
+    """Wrap methods in torch.utils.data.dataloader, until the loop asks for its first batch.
+
+    module: torch.utils.data.dataloader. folder: the folder of plan.json.
+    """
     from fastloop.tune.script_plan import read_plan
 
     probe = RaceProbe(read_plan(Path(folder)), Path(folder), module)
@@ -45,11 +49,11 @@ class RaceProbe:
         loader, iterator = module.DataLoader, module._BaseDataLoaderIter
         self.originals = loader.__init__, iterator.__init__, iterator.__next__
         self.made: ByIdentity[tuple[DataLoader[Any], dict[str, Any]]] = ByIdentity()
-        """DataLoaders of the plan, and those that a library has made of them -> the DataLoader that
-        the script makes, and its arguments."""
+        """DataLoader -> the DataLoader that the script makes at the plan's place, and arguments.
+        A DataLoader that a library has made from this one is a key, too."""
 
     def wrap_init(self, original: Callable[..., None]) -> Callable[..., None]:
-        """DataLoader.__init__, which keeps the arguments at the place of the plan."""
+        """Wrap DataLoader.__init__ to keep the loader and its arguments at the plan's place."""
         from fastloop.explain.attach.loader_places import find_original, place_of_call
 
         signature = inspect.signature(original)
@@ -61,14 +65,15 @@ class RaceProbe:
                 self.made[loader] = (loader, {**bound})
             original(loader, *args, **named)
             first = find_original(loader, self.made.__contains__)
-            # A library has made this DataLoader from the one of the plan, which is raced.
+            # A library has made this DataLoader from the one of the plan. The race runs when the
+            # loop iterates over it, with the DataLoader of the plan.
             if first is not None and (planned := self.made.get(first)):
                 self.made[loader] = planned
 
         return __init__
 
     def wrap_iterator(self, original: Callable[..., None]) -> Callable[..., None]:
-        """The iterators' __init__, which keeps the DataLoader, and the place of iter()."""
+        """Wrap the iterators' __init__ to keep the DataLoader and the place of the iter() call."""
         from fastloop.explain.attach.loader_places import place_of_pass
 
         @functools.wraps(original)
@@ -82,7 +87,7 @@ class RaceProbe:
         return __init__
 
     def wrap_next(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        """The iterators' __next__, which races and ends the script at the loop's first call."""
+        """Wrap the iterators' __next__ to race at the loop's first call, and end the script."""
         from fastloop.explain.attach.loader_places import place_in_script
 
         @functools.wraps(original)
@@ -102,10 +107,11 @@ class RaceProbe:
         return __next__
 
     def is_planned(self, loader: DataLoader[Any]) -> bool:
-        """False if another DataLoader that the same call has made is the one of the plan.
+        """True if this DataLoader has the plan's number of samples, or if no other one has it.
 
-        A call in a dictionary makes the loaders of training and validation, which one line then
-        iterates over.
+        One call may make several DataLoaders, such as a dictionary comprehension for training and
+        validation, and one line may iterate over all of them. The number of samples tells them
+        apart.
         """
         from fastloop.explain.attach.loader_facts import count_samples
 
@@ -117,7 +123,7 @@ class RaceProbe:
         """Race the loaders, write the outcome, and end the script as `sys.exit` does."""
         kind, iterators = self.module.DataLoader, self.module._BaseDataLoaderIter
         kind.__init__, iterators.__init__, iterators.__next__ = self.originals
-        # These modules need a complete torch, which only exists after DataLoader's module.
+        # These modules import torch, which is not complete yet when the probe is installed.
         from fastloop.explain.attach.early_stop import end_script
         from fastloop.tune.script_plan import STEP_FILE, write_outcome
         from fastloop.tune.script_race import race_in_script
@@ -128,11 +134,12 @@ class RaceProbe:
 
 
 def _start() -> None:
-    """Run the script, with the probe in DataLoader's module."""
-    # Without -P, Python has put this file's folder first on sys.path.
+    """Run the script that the command line names, with the probe in DataLoader's module."""
+    # Without -P, Python has put this file's folder first on sys.path. The script must not import
+    # from it.
     if not sys.flags.safe_path:
         del sys.path[0]
-    # fastloop need not be on the script's path. The race imports more of it later.
+    # fastloop's own folder is added last, as fastloop may be missing on the script's path.
     sys.path.append(str(Path(__file__).resolve().parents[2]))
     from fastloop.explain.attach.import_hook import DATALOADER_MODULE, ProbeFinder
     from fastloop.explain.attach.script import become_script

@@ -1,4 +1,8 @@
-"""Race a script's DataLoader against others, in the script's process."""
+"""Race a script's DataLoader against the same loader with other settings, in the script's process.
+
+script_process.py calls `race_in_script` when the script's loop asks for its first batch. In place
+of the script's own steps, the race keeps a core busy for the time of a step.
+"""
 
 from __future__ import annotations
 
@@ -14,8 +18,9 @@ from fastloop.core.spans import cpu_ns, now_ns, pause, seconds_between
 from fastloop.core.text import wrap
 from fastloop.core.types import Invalid
 from fastloop.data.digest import leaves_of
+from fastloop.explain.attach.edit_call import settings_beside
 from fastloop.explain.attach.import_hook import DATALOADER_MODULE
-from fastloop.explain.attach.script_patch import collect_notes, settings_beside
+from fastloop.explain.attach.script_patch import collect_notes
 from fastloop.explain.explained_job import FEWEST_BATCHES
 from fastloop.fastloader import FastLoader
 from fastloop.fastloader.loader_tuning import MAX_WAITING_THREADS
@@ -32,8 +37,8 @@ if TYPE_CHECKING:
     from fastloop.explain.attach.findings import LoopFindings
 
 TRIALS_OF_UNCONFIRMED_RACE = 2
-"""A race in which yours and one other run once confirms nothing, but says more than a refusal: the
-script has taken most of a small budget by then."""
+"""Trials of the shortest race here: one of the present configuration and one of another. It
+confirms nothing, but says more than a refusal after the script has taken most of a small budget."""
 MATRIX_ROWS = 64
 """Rows of a matrix that is multiplied by itself to keep a core busy, for some microseconds."""
 
@@ -41,15 +46,16 @@ MATRIX_ROWS = 64
 def race_in_script(
     plan: ScriptPlan, loader: DataLoader[Any], arguments: dict[str, Any], step_path: Path
 ) -> ScriptOutcome:
-    """Race a DataLoader, made with these arguments, against others.
+    """Race a DataLoader, made with these arguments, against the configurations of the plan.
 
-    step_path: the file for the name of the configuration that is being measured.
+    step_path: the file for the name of the configuration that is being measured. If there is too
+    little time for a race, the outcome has only the time that it needs.
     """
     left_s = seconds_between(now_ns(), plan.end_ns)
     notes: dict[str, None] = {}
     make_loader = _loader_maker(loader, arguments, notes)
-    # The first batch comes from a new loader: persistent workers of the script's loader have been
-    # ended.
+    # The first batch comes from a new loader, because the workers of the script's own loader have
+    # been ended.
     has_tensors = _has_tensors(make_loader(**next(iter(plan.settings.values()))))
     trials = LoopTrials(
         make_loader=make_loader,
@@ -78,8 +84,9 @@ def forecast_race_s(found: LoopFindings) -> float:
     """Approximate seconds of the shortest race of the loop's DataLoader, from the observed run."""
     passes = max(1, found.passes)
     start_s = found.seconds * found.shares[Part.START_UP].value / passes
-    # The observed run may have been stopped within its first pass. The length of an epoch is then
-    # not known, and a race of whole epochs, which takes longer, is expected.
+    # If passes have had only a few batches, the length of an epoch is not known: the observed run
+    # may have been stopped within its first pass. Then a race of whole epochs is expected, which
+    # takes longer.
     part = EpochPart(
         samples=FEWEST_BATCHES,
         batches=FEWEST_BATCHES,
@@ -91,12 +98,13 @@ def forecast_race_s(found: LoopFindings) -> float:
 
 
 def expect_costs(settings: Mapping[str, Mapping[str, Any]], pass_s: float) -> dict[str, float]:
-    """Cost of each configuration relative to others if its samples wait: each worker waits for its
-    own sample, and so does each thread of a FastLoader without workers.
+    """Expect the cost of each configuration relative to others, by its name, if samples wait.
 
-    pass_s: seconds of a pass of the observed run, with the script's own workers; workers that start
-    in each pass prolong it. If there are any, a pass without them takes longer, and the start of
-    workers counts for more than it should.
+    Each worker waits for its own sample, and so does each thread of a FastLoader without workers.
+
+    pass_s: seconds of a pass of the observed run. Workers that start in each pass prolong it. If
+    the script has workers, a pass without them takes longer than pass_s, so the start of workers
+    counts for more than it should.
     """
     costs = {}
     for name, each in settings.items():
@@ -120,9 +128,10 @@ def _has_tensors(loader: Iterable[Any]) -> bool:
 def _loader_maker(
     loader: DataLoader[Any], arguments: dict[str, Any], notes: dict[str, None]
 ) -> Callable[..., Any]:
-    """A function that makes a loader of the same kind with other settings.
+    """A function that makes a loader of the same class with other settings, or a FastLoader.
 
-    notes: gets the sentences on arguments that FastLoader drops.
+    arguments: those of the script's call. notes: gets the sentences on arguments that FastLoader
+    drops.
     """
     base = next(each for each in type(loader).__mro__ if each.__module__ == DATALOADER_MODULE)
 
@@ -133,9 +142,9 @@ def _loader_maker(
         if fastloader:
             with collect_notes(notes):
                 return FastLoader(**changed)
-        # The loader is copied, and only the __init__ of DataLoader runs again: a derived class has
-        # its own attributes, and its __init__ may take other arguments. With the attribute that
-        # is removed here, DataLoader would refuse to change its settings.
+        # The loader may be of a class derived from DataLoader, with attributes of its own and an
+        # __init__ that takes other arguments. So it is copied, and only DataLoader's __init__ runs
+        # again. With the attribute that is removed here, it would refuse to change settings.
         made = copy.copy(loader)
         vars(made).pop("_DataLoader__initialized", None)
         base.__init__(made, **changed)
@@ -145,8 +154,9 @@ def _loader_maker(
 
 
 def _busy_step(seconds: float) -> Callable[[Any], None]:
-    """A step that keeps one core busy for this time, in place of the script's."""
-    # A step on an accelerator leaves the cores to the loader, so this one only pauses.
+    """A function that takes as long as a step of the script, and keeps one core busy meanwhile."""
+    # With an accelerator, the script's step leaves the cores to the loader, so this one only
+    # pauses.
     if torch.accelerator.is_available():
         return lambda _: pause(seconds)
     matrix = torch.rand(MATRIX_ROWS, MATRIX_ROWS)

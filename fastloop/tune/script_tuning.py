@@ -1,4 +1,9 @@
-"""Tune a DataLoader of a script: `fastloop tune --script train.py`."""
+"""Tune a DataLoader of a script: the steps of `fastloop tune --script train.py`.
+
+The script runs twice. In the observed run, `fastloop attach` finds its loops over DataLoaders, and
+`choose_loop` takes the one that waits longest. `run_script_race` then runs the script again, up to
+the first batch of that loop, and races its DataLoader against others there (script_process.py).
+"""
 
 from __future__ import annotations
 
@@ -38,24 +43,24 @@ from fastloop.tune.script_plan import (
 )
 
 CHILD_PROGRAM = str(Path(__file__).with_name("script_process.py"))
-"""The program that runs the script, and then the race in its place."""
+"""The program that runs the script for the second time, and the race at the loop's first batch."""
 LEAST_BUDGET_S = 10.0
-"""A smaller budget leaves no time for two runs of a script, each with an import of torch, and a
-race."""
+"""Minimum budget in seconds: it must have time for two runs of a script, each with an import of
+torch, and for a race."""
 FIRST_SHARE = 0.5
 """The observed run is stopped after this share of the budget, even if no batch has come by then:
 the second run would take as long to reach its loop."""
 LATE_S = 30.0
-"""A script that still runs this long after its race should have ended is killed."""
+"""A script that still runs this many seconds after its race should have ended is killed."""
 LOOK_SHARE, LEAST_LOOK_S, MOST_LOOK_S = 0.15, 3.0, 30.0
-"""The observed run ends after this share of the budget, but within these bounds in seconds."""
+"""The observed run ends after this share of the budget, limited to these bounds in seconds."""
 POLL_S = 0.2
-"""Seconds between two looks at the process of the script."""
+"""Seconds between two checks of the script's process."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class TunedScript:
-    """The answer about a script."""
+    """The result of tuning a script, as the command prints and writes it."""
 
     text: str
     """The verdict, with the place of the call and its change."""
@@ -73,11 +78,14 @@ def check_budget(budget_s: float) -> None:
 
 
 def check_rest(spending: Spending, findings: ScriptFindings, found: LoopFindings) -> None:
-    """Raise UsageError, with a budget that suffices, if the second run has no time for a race."""
+    """Raise UsageError, with a budget that suffices, if the second run has no time for a race.
+
+    findings: the observed run. found: the loop that is tuned.
+    """
     again_s = outside_s(findings)
     if again_s < spending.remaining_s:
         return
-    # These import torch, which nothing else in the command needs.
+    # These modules import torch, which nothing else in the command needs.
     from fastloop.tune.loop_trials import BUDGET_MARGIN
     from fastloop.tune.script_race import forecast_race_s
 
@@ -100,10 +108,11 @@ def check_outcome(spending: Spending, outcome: ScriptOutcome) -> None:
 
 
 def find_sufficient_s(spending: Spending, needed_s: float) -> int:
-    """Find a budget in whole seconds with room for what is spent and for this many more seconds."""
+    """Find a budget, in whole seconds, that suffices for the seconds spent and `needed_s` more."""
     given_s, spent_s = spending.budget.seconds or 0.0, spending.seconds_used
     least_s = math.floor(given_s) + 1
-    # With a larger budget, the observed run is longer, and more time is kept for the outcome.
+    # With a larger budget, the observed run takes longer, and more time is reserved for reporting
+    # the outcome. So the budget is raised until it suffices for both.
     while True:
         longer_s = look_s(least_s) - look_s(given_s) + most_ending_s(least_s)
         wanted_s = math.ceil(spent_s + needed_s + longer_s)
@@ -120,10 +129,11 @@ def look_s(budget_s: float) -> float:
 def choose_loop(
     findings: ScriptFindings, arguments: Sequence[str], late_s: float | None = None
 ) -> LoopFindings:
-    """Choose the loop over a DataLoader that waits longest. Raises UsageError if there is none, or
-    if several processes have it.
+    """Choose the loop over a DataLoader that waits longest.
 
-    late_s: time after which the script was stopped; None if it ended before.
+    arguments: the script and its arguments. late_s: seconds after which the script was stopped;
+    None if it ended before. Raises UsageError if there is no such loop, or if several processes of
+    distributed training run it.
     """
     script = " ".join(arguments[: 2 if arguments[0] == "-m" else 1])
     loops = [each for each in findings.loops if each.facts.get("made_at")]
@@ -142,7 +152,7 @@ def choose_loop(
 
 
 def refuse_ranks(arguments: Sequence[str]) -> str:
-    """The line that refuses a script of several ranks, and names an alternative."""
+    """The error for a script of several ranks, with an alternative."""
     words = shlex.join(arguments)
     return (
         f"--script {words}: its ranks would have to race together, which tune can't let them do; "
@@ -152,7 +162,10 @@ def refuse_ranks(arguments: Sequence[str]) -> str:
 
 
 def choose_settings(found: LoopFindings) -> dict[str, dict[str, Any]]:
-    """DataLoader's settings of each configuration by its name, the present one first."""
+    """Choose the configurations of the race: DataLoader's settings by name, the present one first.
+
+    The setting `fastloader` is True if FastLoader takes the place of DataLoader.
+    """
     facts = found.facts
     present = {
         "num_workers": facts["num_workers"],
@@ -161,12 +174,14 @@ def choose_settings(found: LoopFindings) -> dict[str, dict[str, Any]]:
         "fastloader": False,
     }
     counts = {present["num_workers"], *choose_worker_counts(found)}
-    # A race has time for more of them than `attach --try`, which has a few changes in all.
+    # If samples wait for I/O, more workers help. A race has time for more numbers of workers than
+    # `attach --try`, which tries only a few changes.
     if found.samples_wait:
         most = facts["most_workers"]
         counts |= {each for each in WORKERS_FOR_WAITING if most is None or each <= most}
-    # The race repeats epochs of one loader, so workers would stay from epoch to epoch. If the
-    # script makes a DataLoader for each pass, its workers can't stay.
+    # If the script makes a DataLoader for each pass over it, persistent workers can't stay from
+    # pass to pass. They would in the race, which repeats epochs of one loader, so they are not
+    # tried.
     is_made_anew = 1 < found.passes == found.loaders
     without = {"persistent_workers": False, "prefetch_factor": None}
     every = [present]
@@ -200,7 +215,7 @@ def find_change(settings: Mapping[str, Any], present: Mapping[str, Any]) -> Chan
         for name, value in settings.items()
         if name != "fastloader" and value != present[name]
     }
-    # torch's default is in effect already: the call need not name it.
+    # torch's default of prefetch_factor is in effect anyway, so the call need not name it.
     if changed.get("prefetch_factor") == TORCH_PREFETCH and not present["prefetch_factor"]:
         del changed["prefetch_factor"]
     return Change(settings=changed, is_fastloader=settings["fastloader"])
@@ -217,10 +232,12 @@ def run_script_race(
 ) -> ScriptOutcome:
     """Run the script until its loop asks for its first batch, and race its DataLoader there.
 
-    settings: those of each configuration, by its name. arguments: the script and its arguments.
-    end_ns: time at which the race ends. folder: gets the plan, the outcome and the script's output.
+    found: the loop. settings: those of each configuration, by its name. arguments: the script and
+    its arguments. end_ns: time at which the race ends. folder: gets the plan, the outcome and the
+    script's output.
 
-    Raises UsageError, with the last line that the script has printed, if it ends before that.
+    Raises UsageError, with the last line that the script has printed, if the script ends before its
+    loop asks for a batch.
     """
     plan = ScriptPlan(
         place=found.facts["place"],
@@ -252,7 +269,10 @@ def run_script_race(
 def _follow(
     process: subprocess.Popen[bytes], path: Path, end_ns: int, begin_step: Callable[[str], None]
 ) -> None:
-    """Wait for the process, and report the name of each configuration that it measures."""
+    """Wait for the process, and report the name of each configuration that it measures.
+
+    path: the file to which the process writes the name of the configuration.
+    """
     last = ""
     while now_ns() < end_ns + 1e9 * LATE_S:
         with suppress(subprocess.TimeoutExpired):
@@ -270,7 +290,7 @@ def describe_tuned(
     settings: Mapping[str, Mapping[str, Any]],
     outcome: ScriptOutcome,
 ) -> TunedScript:
-    """The text with the verdict, the place of the call and its change, and the patch."""
+    """Describe the outcome of a script's race: the verdict, the change of the call, its patch."""
     made_at = found.facts["made_at"]
     lines = [outcome.text, "", f"{made_at}: the DataLoader of the loop at {found.facts['place']}"]
     patch = ""

@@ -1,4 +1,8 @@
-"""Tune within a short budget: without a model, and in the least time that a race needs."""
+"""Estimate the time that a race needs, for tuning within a short budget.
+
+The estimates decide whether a budget is refused, to which length epochs are cut, and which larger
+budget is proposed. The shortest race that confirms a gain is one of two configurations.
+"""
 
 from __future__ import annotations
 
@@ -9,28 +13,29 @@ from fastloop.tune.budget import ENDING_S, PASSES_AFTER_RACE, Spending, TuneBudg
 from fastloop.tune.race import FEWEST_CONFIRMING
 
 SHORT_S = 120.0
-"""With a shorter budget there is no time for a large space, nor for the model's measurements, which
-take about half a minute."""
+"""A budget of fewer seconds is short: it has no time for a large space, nor for the measurements of
+the model, which take about half a minute."""
 TRIALS_OF_CONFIRMED_RACE = 2 + 2 * FEWEST_CONFIRMING + PASSES_AFTER_RACE
-"""Trials of the shortest race: one of the present configuration and one of another, the trials that
-confirm a gain, and the passes after them."""
+"""Number of trials of the shortest race that confirms a gain: one of the present configuration, one
+of another, and the trials of both that confirm the gain. The passes after them count as trials."""
 TRIAL_S = 0.5
 """Approximate seconds that the process of a trial takes to start."""
 TRIAL_EPOCHS = 4
-"""Epochs of a trial: for comparing data, warming up and timing."""
+"""Number of epochs that a trial runs: for comparing data, warming up and timing."""
 EPOCH_S = 2.0
-"""Raced epochs that take longer than this are cut to about this length (setting `batches`)."""
+"""Epochs of a race that take more seconds than this are cut to about this length (setting
+`batches`)."""
 SHARE_OF_TWO = 0.7
-"""Share of the time after the pilot that a race of two configurations may take; epochs are cut so
-that it fits."""
+"""Share of the time after the pilot that a race of two configurations may take. Epochs are cut to a
+length with which it takes no more."""
 STEP_S = 10
-"""A proposed budget is a multiple of this."""
+"""A proposed budget is a multiple of this, in seconds."""
 MARGIN_OF_FORECAST = 1.2
-"""A proposed budget is this many times what a few samples forecast."""
+"""A proposed budget is this many times the time that was forecast from a few samples."""
 PLANNING_S = 4.0
-"""Minimum time for preparing a job's data and timing its batches, in their own processes."""
+"""Minimum seconds for preparing a job's data and timing its batches, in their own processes."""
 LEAST_TRIAL_S = 1.0
-"""Minimum time for a trial, in its own process."""
+"""Minimum seconds of a trial, in its own process."""
 
 
 def is_short(budget: TuneBudget) -> bool:
@@ -39,10 +44,9 @@ def is_short(budget: TuneBudget) -> bool:
 
 
 def check_least_time(spending: Spending) -> None:
-    """Raise UsageError if there is no time for a race of two configurations with the shortest
-    trials.
+    """Raise UsageError if the budget has no time for a race of two with the shortest trials.
 
-    This is the only refusal, before anything is measured. Later a race does as much as it has time
+    This is checked before anything is measured. A race that has begun does as much as it has time
     for.
     """
     budget_s = spending.budget.seconds
@@ -56,40 +60,44 @@ def check_least_time(spending: Spending) -> None:
 
 
 def race_of_two_s(trial_s: float) -> float:
-    """Approximate seconds of a race of two that confirms a gain. trial_s: seconds of a trial."""
+    """Approximate seconds of a race of two configurations that confirms a gain.
+
+    trial_s: seconds of a trial.
+    """
     return TRIALS_OF_CONFIRMED_RACE * trial_s + ENDING_S
 
 
 def trial_of_epoch_s(
     epoch_s: float, shortest_window_s: float = 0.0, start_s: float = TRIAL_S
 ) -> float:
-    """Approximate seconds of a trial with epochs of this length.
+    """Approximate seconds of a trial with epochs of `epoch_s` seconds.
 
+    shortest_window_s: minimum seconds of the timed part; shorter epochs are repeated in it.
     start_s: seconds that the process of the trial takes to start.
     """
     return start_s + (TRIAL_EPOCHS - 1) * epoch_s + max(epoch_s, shortest_window_s)
 
 
 def longest_epoch_s(left_s: float, start_s: float = TRIAL_S) -> float:
-    """Approximate length of the longest epoch with which a race of two keeps to its share of this
-    time, in seconds.
+    """Approximate seconds of the longest epoch with which a race of two takes at most SHARE_OF_TWO.
 
-    start_s: seconds that the process of a trial takes to start. Negative if there is no such epoch;
-    epochs are then cut as short as they can be.
+    left_s: seconds of which it is the share. start_s: seconds that the process of a trial takes to
+    start. Negative if there is no such epoch; epochs are then cut to the fewest batches.
     """
     trial_s = (SHARE_OF_TWO * left_s - ENDING_S) / TRIALS_OF_CONFIRMED_RACE
     return (trial_s - start_s) / TRIAL_EPOCHS
 
 
 def name_budget_of_share(seconds: float, share: float) -> str:
-    """The `budget=` of which these seconds, with a margin of 20 %, are at most this share."""
+    """The `budget=` to propose if these seconds, with a margin of 20 %, may be this share of it."""
     return f"budget={math.ceil(MARGIN_OF_FORECAST * seconds / share / STEP_S) * STEP_S}s"
 
 
 def name_larger_budget(budget: TuneBudget, spent_s: float, trial_s: float) -> str:
-    """The setting with which a race that had no time to confirm a gain can go on.
+    """The `budget=` with which a race that had no time to confirm a gain can continue.
 
-    spent_s: seconds so far; trial_s: seconds of a trial.
+    Words instead, if the budget is not a time. spent_s: seconds spent so far. trial_s: seconds of a
+    trial.
     """
     if budget.seconds is None:
         return "a larger budget"

@@ -1,9 +1,10 @@
-"""Predict the cost of configurations by a surrogate: the model's prediction, corrected by
-measurements.
+"""Predict the cost of configurations by a surrogate: the model's prediction, corrected by trials.
 
-It is a Gaussian process of the model's error: the logarithm of cost / prediction. Configurations
-that share settings share errors, so a trial of one says something about others: a setting that
-helps one loader is tried with the others next. The trials of a round share the noise of that round.
+The model is the one of explain, or rough expectations in its place. The surrogate is a Gaussian
+process of the model's error: the logarithm of cost / prediction. Configurations that share settings
+share errors, so a trial of one configuration says something about others: a setting that helps one
+loader is tried with the other loaders next. The trials of a round share the noise of that round.
+race.py fits the surrogate after each round, and chooses the next round by it.
 """
 
 from __future__ import annotations
@@ -14,8 +15,8 @@ from functools import cached_property
 
 import numpy as np
 
-# The model's error is a sum of components. These are their standard deviations, relative to each
-# other.
+# The model's error is a sum of independent components. The four constants OF_CHANGE to OF_ONE are
+# their standard deviations, relative to each other.
 OF_CHANGE = 0.3
 """The component that all changed configurations share."""
 OF_SETTING = 0.3
@@ -27,44 +28,47 @@ OF_ONE = 0.2
 SPREAD = 1.2
 """Standard deviation of the model's error of any configuration, as a logarithm."""
 LEVEL = 10.0
-"""Standard deviation of the level that all costs share, as a logarithm. The level is all but
-unknown: only ratios of costs matter, and the model's unit is free."""
+"""Standard deviation of the level that all costs share, as a logarithm. It is large, because the
+level is unknown: only ratios of costs matter, and predictions may be in any unit."""
 OF_ROUND = 0.15
 """Standard deviation of the level that the trials of a round share, as a logarithm."""
 USUAL_NOISE = 0.08
-"""Standard deviation of a trial that is assumed before any configuration has run twice."""
+"""Standard deviation of the logarithm of a trial's cost that is assumed before any configuration
+has run twice."""
 NOISE_WEIGHT = 4
-"""The weight of USUAL_NOISE, in degrees of freedom."""
+"""The weight of USUAL_NOISE against measured noise, in degrees of freedom."""
 MOST_SCALED = 10.0
-"""Maximum factor by which observed errors may raise the variance of SPREAD."""
+"""Maximum factor by which observed errors may raise the variance SPREAD**2."""
 OPTIMISM = 1.5
 """When trials are chosen, each cost is lowered by this many of its standard deviations. So
 configurations about which little is known are preferred."""
 
 Costs = Mapping[str, Mapping[int, float]]
-"""The cost of each trial, by name and number of the round."""
+"""The cost of each trial, by name of the configuration and number of the round."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Posterior:
-    """Mean (names,) and covariance (names, names) of the logarithms of all costs."""
+    """The estimate of the logarithms of all configurations' costs, after the trials so far."""
 
     mean: np.ndarray
+    """The estimated logarithm of each cost, (names,)."""
     covariance: np.ndarray
+    """The covariance of these logarithms, (names, names)."""
     noise: float
-    """Standard deviation of a trial."""
+    """Standard deviation of the logarithm of a trial's cost."""
 
     def difference_std(self, place: int) -> np.ndarray:
-        """Standard deviation of each configuration's difference from the one at that place."""
+        """Standard deviation of each configuration's difference from the one at index `place`."""
         variances = np.diag(self.covariance)
-        # Var(a - b) = Var(a) + Var(b) - 2 Cov(a, b): the large variance of LEVEL cancels.
+        # Var(a - b) = Var(a) + Var(b) - 2 Cov(a, b), so the large variance of LEVEL cancels.
         squares = variances + variances[place] - 2 * self.covariance[place]
         return np.sqrt(np.maximum(squares, 0.0))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Surrogate:
-    """Configurations, the first of which is the present one."""
+    """The configurations of a race with their predicted costs; the first is the present one."""
 
     names: Sequence[str]
     """Names of the configurations."""
@@ -80,7 +84,7 @@ class Surrogate:
 
     @cached_property
     def prior(self) -> np.ndarray:
-        """The covariance of the model's errors, (names, names)."""
+        """The covariance of the model's errors before any trial, (names, names)."""
         settings = sorted(set().union(*self.changes))
         has = np.array([[each in change for each in settings] for change in self.changes], float)
         has = has.reshape(len(self.names), -1)
@@ -101,7 +105,7 @@ class Surrogate:
         return SPREAD**2 * covariance / np.outer(deviations, deviations)
 
     def fit(self, costs: Costs) -> Posterior:
-        """Fit the posterior of the costs of all names to the costs of trials."""
+        """Estimate the costs of all configurations from the costs of the trials so far."""
         logs = np.log(np.asarray(self.predicted, float))
         places = np.array([self.places[name] for name in costs])
         values, has_run = _tabulate([*costs.values()])
@@ -109,11 +113,12 @@ class Surrogate:
         noise = estimate_noise(costs)
         rows, columns = np.nonzero(has_run)
         prior = self._scale(places[rows], errors[rows, columns]) * self.prior + LEVEL**2
-        # An error is f(name) + r(round) + noise. Let A be the (trials, names + rounds) matrix of
-        # ones that says so, y the errors, B the prior covariance of f and r, and s^2 the noise.
-        # Then A^T (A B A^T + s^2 I)^-1 = (A^T A B + s^2 I)^-1 A^T: the system on the right has as
-        # many rows as names and rounds, of which there are fewer than trials. `sums` is A^T y,
-        # `counts` is A^T A, `between` is B, and `to_seen` its rows for all names.
+        # The error of a trial is f(name) + r(round) + noise. Let y be the errors, A the (trials,
+        # names + rounds) matrix with a one for the name and the round of each trial, B the prior
+        # covariance of f and r, and s^2 the variance of the noise. Then
+        # A^T (A B A^T + s^2 I)^-1 = (A^T A B + s^2 I)^-1 A^T. The system on the right has a row for
+        # each name and each round, of which there are fewer than trials. `sums` is A^T y, `counts`
+        # is A^T A, `between` is B, and `to_seen` is the covariance of f and r with f of all names.
         count, rounds = has_run.shape
         between = OF_ROUND**2 * np.eye(count + rounds)
         between[:count, :count] = prior[np.ix_(places, places)]
@@ -133,7 +138,7 @@ class Surrogate:
         chosen: Sequence[str] = (),
         excluded: Collection[str] = (),
     ) -> list[str]:
-        """Choose the names to run next: the most promising ones that add information.
+        """Choose the `count` names to run next: the most promising ones that add information.
 
         chosen: names that run in the same round already. excluded: names that must not run.
         """
@@ -150,22 +155,26 @@ class Surrogate:
             bounds = mean - OPTIMISM * np.sqrt(np.maximum(variances, 0.0))
             picked.append(int(np.argmin(bounds)))
             mean[picked[-1]] = np.inf
-            # Names that resemble the picked one are then less uncertain, and less promising (as in
-            # GP-BUCB, Desautels, Krause and Burdick 2014).
+            # A trial of the picked name will make names that resemble it less uncertain, so they
+            # are less promising in this round (as in GP-BUCB, Desautels, Krause and Burdick 2014).
             _expect_trial(covariance, picked[-1], posterior.noise)
         return [self.names[place] for place in picked[num_chosen:]]
 
     def shortlist(self, count: int) -> list[str]:
-        """The most promising names before anything was measured, without the present one."""
+        """Choose the `count` most promising names before any trial, without the present one."""
         prior = self.prior + LEVEL**2
         mean = np.log(np.asarray(self.predicted, float))
         known = Posterior(mean=mean, covariance=prior, noise=USUAL_NOISE)
         return self.choose(known, count, chosen=self.names[:1])
 
     def _scale(self, places: np.ndarray, errors: np.ndarray) -> float:
-        """Variance of the errors in trials relative to the prior's, from 1 to MOST_SCALED."""
+        """The factor by which the prior is scaled: the variance of the errors in trials relative
+        to the prior variance, limited to 1 to MOST_SCALED.
+
+        places: index of the configuration of each trial. errors: the error of each trial.
+        """
         own = np.diag(self.prior)[places]
-        # The present configuration has no error of its own; one error shows no variance.
+        # The present configuration has no error of its own. A single error shows no variance.
         others = own > 0
         if others.sum() < 2:
             return 1.0
@@ -193,8 +202,9 @@ def estimate_noise(costs: Costs) -> float:
         free = max(0, int(is_known.sum()) - sum(logs.shape) + 1)
     if free:
         of_names, of_rounds = is_known.sum(axis=1, keepdims=True), is_known.sum(axis=0)
-        # The means of names and of rounds are removed in turn. Not every round has all names, so
-        # removing the means of names changes those of rounds, and the other way round.
+        # The means of names and of rounds are removed alternately, until both are about zero. One
+        # step is not enough: not every round has all names, so removing the means of names changes
+        # the means of rounds, and the other way round.
         for _ in range(10):
             logs -= is_known * (logs.sum(axis=1, keepdims=True) / of_names)
             logs -= is_known * (logs.sum(axis=0) / of_rounds)
@@ -203,7 +213,7 @@ def estimate_noise(costs: Costs) -> float:
 
 
 def _tabulate(costs: Sequence[Mapping[int, float]]) -> tuple[np.ndarray, np.ndarray]:
-    """Logarithms of costs (names, rounds), 0 if unknown; and (names, rounds) 1 if known, else 0."""
+    """Two arrays (names, rounds): the logarithms of costs, 0 if unknown; 1.0 if known, else 0.0."""
     numbers = sorted({number for each in costs for number in each})
     columns = {number: column for column, number in enumerate(numbers)}
     logs, is_known = np.zeros((2, len(costs), len(columns)))
@@ -214,7 +224,7 @@ def _tabulate(costs: Sequence[Mapping[int, float]]) -> tuple[np.ndarray, np.ndar
 
 
 def _expect_trial(covariance: np.ndarray, place: int, noise: float) -> None:
-    """Reduce the covariance to that after a trial of the name at that place."""
-    # The reduction does not depend on the outcome of the trial: C - c c^T / (c_place + noise^2).
+    """Reduce the covariance, in place, as a trial of the configuration at index `place` would."""
+    # It becomes C - c c^T / (c_place + noise^2), whatever the outcome of the trial is.
     column = covariance[:, place].copy()
     covariance -= np.outer(column, column) / (column[place] + noise**2)

@@ -1,4 +1,7 @@
-"""tune.json in the folder of a tuning sweep: the plan of the race, and the costs of its rounds."""
+"""Write, find and load tune.json: the plan of a tuning's race, and the time that it has spent.
+
+The file is in the folder of the tuning's sweep. With it, `resume=` continues an interrupted race.
+"""
 
 from __future__ import annotations
 
@@ -23,10 +26,10 @@ LAST = "last"
 
 @dataclass(kw_only=True)
 class TuneFile:
-    """A tuning command's plan and its progress."""
+    """The content of tune.json: the plan of a tuning command, and its progress."""
 
     command: str
-    """Fingerprint of the overrides and of the settings of tune."""
+    """The command's fingerprint, see `fingerprint_command`."""
     jobs: list[list[str]]
     """The overrides of each job of the sweep; the first job is the present configuration."""
     changes: list[list[str]]
@@ -34,9 +37,9 @@ class TuneFile:
     left_out: dict[str, int]
     """The number of combinations that are not raced, by the reason."""
     forecast_mib: list[float | None]
-    """Forecast peak of memory of each job; None if nothing could be observed."""
+    """Forecast peak of memory of each job in MiB; None if memory could not be observed."""
     predicted: list[float]
-    """Cost of each job by the model, in any unit."""
+    """Predicted cost of each job, in any unit; only ratios matter."""
     trial_s: float
     """Approximate seconds of a trial of the present configuration."""
     notes: list[str]
@@ -44,19 +47,22 @@ class TuneFile:
     combinations: int
     """The number of combinations that could be raced, besides the present configuration."""
     exhaustive: int
-    """The number of trials that measuring all of them would take."""
+    """The number of trials that measuring every combination and the present configuration would
+    take."""
     raced_from_s: float | None = None
     """Seconds that were spent when the race began; None: it has not begun."""
     spent_s: dict[str, dict[str, float]] = field(default_factory=dict)
-    """For each configuration and round, the seconds that were spent by the end of that trial."""
+    """Name of a configuration -> number of a round -> seconds that were spent by the end of this
+    trial."""
     costs: dict[str, dict[str, float]] = field(default_factory=dict)
-    """For each configuration and round, the cost of its pass, which is in no trial."""
+    """Name of a configuration -> number of a round -> cost of the pass. Costs of trials are not
+    here, but in the results of the jobs."""
 
     def note_spent(self, name: str, number: str, seconds: float) -> None:
         """Note the seconds that were spent at the end of a trial.
 
-        If an earlier session has measured this trial, the trials after it move by the difference:
-        otherwise the clock of a repeated race would go back to a time without it.
+        If an earlier session has noted this trial, the notes of later trials are shifted by the
+        difference. Otherwise the spent time of a repeated race would go back at the next trial.
         """
         spent_s = self.spent_s.setdefault(name, {})
         earlier_s = spent_s.get(number)
@@ -76,19 +82,22 @@ _adapter = pydantic.TypeAdapter(TuneFile)
 
 
 def fingerprint_command(overrides: Sequence[str], settings: dict[str, Any]) -> str:
-    """The fingerprint of a command; equal if one command may continue the other."""
-    # The budget may be changed when a race is resumed.
+    """The fingerprint of a command: equal for two commands if one may resume the race of the other.
+
+    overrides: those of the job. settings: the settings of tune, by name.
+    """
+    # The budget is left out, because it may be changed when a race is resumed.
     kept = sorted(each for each in overrides if not each.startswith("resume="))
     named = {name: value for name, value in settings.items() if name != "budget"}
     return fingerprint(kept, sorted(named.items(), key=str))
 
 
 def find_tuning(name: str, command: str) -> tuple[Path, TuneFile] | None:
-    """Find the folder that `resume=` names, or with `last` the newest one of this command, and its
-    file.
+    """Find the tuning that `resume=` names; returns its folder and the content of its tune.json.
 
-    None for `last` if no tuning has written a file. Raises UsageError if a folder has no file, or
-    if the file is another command's or damaged.
+    name: a folder, or `last` for the newest folder of this command. command: its fingerprint. None
+    for `last` if no folder has a tune.json. Raises UsageError if the named folder has none, or if
+    the file is another command's or damaged.
     """
     folders = reversed(sweep_folders()) if name == LAST else [Path(name).absolute()]
     tuned = [folder for folder in folders if (folder / TUNE_FILE).is_file()]
@@ -104,7 +113,10 @@ def find_tuning(name: str, command: str) -> tuple[Path, TuneFile] | None:
 
 
 def _load(path: Path, name: str) -> TuneFile:
-    """Load the file. Raises UsageError, with the file's name, if tuning has not written it."""
+    """Load a tune.json. Raises UsageError if it can't be read, or if tune has not written it.
+
+    name: the value of `resume=`, for the error.
+    """
     remedy = f"allowed: the folder of another fastloop tune; without resume={name} it starts again"
     try:
         file = _adapter.validate_json(path.read_bytes())

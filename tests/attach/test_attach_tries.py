@@ -31,13 +31,14 @@ from fastloop.explain.attach.changes_to_try import (
     find_fastloader,
     find_prediction,
 )
+from fastloop.explain.attach.edit_call import edit_call
 from fastloop.explain.attach.effects import read_effects, read_files
 from fastloop.explain.attach.findings import LoopFindings, ScriptFindings
 from fastloop.explain.attach.loop_what_ifs import LoopWhatIf
 from fastloop.explain.attach.loops import PARTS
 from fastloop.explain.attach.rank_comparison import RankComparison, RankFindings
 from fastloop.explain.attach.run_length import FEWEST_ROUNDS, check_minutes, choose_batches
-from fastloop.explain.attach.script_patch import edit_call, patch_script
+from fastloop.explain.attach.script_patch import patch_script
 from fastloop.explain.attach.script_runner import AS_IS, HashedRun, ScriptRunner
 from fastloop.explain.attach.try_changes import try_changes
 from fastloop.explain.attach.try_rounds import Attempt, Attempts, run_once
@@ -557,9 +558,9 @@ def test_changes_with_a_predicted_gain_come_before_one_without():
 def test_workers_that_stay_are_tried_only_by_runs_with_a_second_pass():
     found = known_loop(num_workers=4)
     kept = Change(settings={"persistent_workers": True})
-    of_pass = found.batches // found.passes
-    assert kept not in choose_changes(found, batches=of_pass)
-    assert kept in choose_changes(found, batches=of_pass + 1)
+    batches_per_pass = found.batches // found.passes
+    assert kept not in choose_changes(found, batches=batches_per_pass)
+    assert kept in choose_changes(found, batches=batches_per_pass + 1)
 
 
 FORKED, AHEAD = (

@@ -252,6 +252,22 @@ def test_no_loader_is_said_to_gain_less_than_the_time_in_next(device):
     assert (ladder.wait_share.high > 0.049) == (device == "cpu")
 
 
+@pytest.mark.parametrize(
+    ("place_s", "expected"), [(None, "copy"), (0.3, "copy"), (0.002, "hand-off")]
+)
+def test_copies_take_at_most_the_time_that_a_clock_around_them_shows(place_s, expected):
+    """The steps of the copying pass are slower by a fifth, as those of several threads may be."""
+    timed = [
+        {**each, Part.COPY: replace(each[Part.COPY], place_s=place_s)}
+        for each in rounds(step=1, copy=1.2, hand_off=1.18, decode=1.2)
+    ]
+    ladder = build_ladder(timed, BATCHES, {})
+    assert word(ladder) == expected
+    copy = next(row for row in ladder.rows if row.rung is Part.COPY)
+    assert copy.share.value == pytest.approx(0.2 / 1.2 if expected == "copy" else 0, abs=0.005)
+    assert ladder.wait_share.value == pytest.approx(1 - 1 / 1.2)
+
+
 def test_no_share_is_negative_and_a_table_of_nothing_is_left_out():
     assert [show_percent(share) for share in (-0.0004, 0.0, -0.02)] == ["0.0 %", "0.0 %", "-2.0 %"]
     assert all("-" not in cell for row in ladder_table(build_noise()) for cell in row[2:])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fastloop.explain.model import Machinery, Phase, epoch_seconds
+from fastloop.explain.model import WORST_CROWDED_POWER, Machinery, Phase, epoch_seconds
 
 COUNT = 200
 
@@ -74,6 +74,14 @@ def test_step_is_not_held_up_if_its_threads_have_cores(cores):
     machinery = Machinery(workers=1, cores=3, crowded_power=20.0)
     seconds = epoch_seconds(batches(0.004), batches(0.004, cores=cores), machinery)
     assert seconds == pytest.approx(COUNT * 0.004, rel=0.01)
+
+
+def test_workers_that_mostly_wait_hold_up_no_threads():
+    """A worker that computes in a tenth of its time stops the step for a tenth of it at most."""
+    machinery = Machinery(workers=1, cores=2, crowded_power=WORST_CROWDED_POWER)
+    loads, steps = batches(0.004, cores=0.1), batches(0.004, cores=2)
+    seconds = epoch_seconds(loads, steps, machinery)
+    assert seconds == pytest.approx(COUNT * 0.004 / 0.9, rel=0.02)
 
 
 @pytest.mark.parametrize("prefetch", [1, 2, 8])

@@ -23,7 +23,7 @@ from fastloop.fastloader.loop_or_threads import (
     FEWEST_COMPARED,
     FORGIVING,
     TURN,
-    Pace,
+    LoopOrThreads,
 )
 from fastloop.fastloader.read_times import ReadTimes
 
@@ -101,19 +101,19 @@ def test_loop_reads_again_after_a_turn_in_which_a_thread_was_slower():
 @pytest.mark.parametrize("busy", [(), range(3, 15), range(20, 31)], ids=str)
 def test_turns_find_the_faster_way(ratio, busy):
     """Also on a machine that is busy for some batches, which take five times as long."""
-    pace, ways = Pace(), []
+    choice, ways = LoopOrThreads(), []
     for place in range(20_000):
-        by_threads = bool(pace.num_threads)
+        by_threads = bool(choice.num_threads)
         ways.append(by_threads)
         ns = (10 * MS + 10 * MS) * (5 if place in busy else 1)
-        pace.note(int(ns * ratio) if by_threads else ns)
+        choice.note_time(int(ns * ratio) if by_threads else ns)
         if not by_threads:
-            pace.begin_turn(busy_batch(10, 10), TWO_CORES)
-    assert (pace.num_threads > 0) == (ratio < 1)
+            choice.decide_on_threads(busy_batch(10, 10), TWO_CORES)
+    assert (choice.num_threads > 0) == (ratio < 1)
     slower = [each for each in ways if each == (ratio > 1)]
     # A busy turn is outvoted by later ones, of which the leading way's get longer and longer.
     assert len(slower) <= (4000 if busy else 8 * TURN)
-    assert busy or pace.is_decided
+    assert busy or choice.is_decided
 
 
 def test_other_pass_over_the_same_loader_takes_no_batch_of_a_pass():
@@ -132,37 +132,39 @@ def test_other_pass_over_the_same_loader_takes_no_batch_of_a_pass():
 
 def test_times_of_two_epochs_are_not_compared():
     """One of them may have larger batches, or no steps."""
-    pace = Pace(num_threads=1, turn_threads=1, batches_left=TURN, loop_ns=(MS,) * 5)
-    pace.begin_epoch()
+    choice = LoopOrThreads(num_threads=1, turn_threads=1, batches_left=TURN, loop_ns=(MS,) * 5)
+    choice.begin_epoch()
     for _ in range(TURN):
-        pace.note(50 * MS)
-    assert (pace.evidence, pace.num_threads) == (0.0, 1)
+        choice.note_time(50 * MS)
+    assert (choice.evidence, choice.num_threads) == (0.0, 1)
 
 
 def test_a_few_slow_steps_decide_nothing():
     """As of torch.compile, or of a page cache that is empty."""
-    pace = Pace(num_threads=1, turn_threads=1, batches_left=TURN)
-    pace.loop_ns = (300 * MS, 300 * MS, 8 * MS, 8 * MS, 8 * MS)
+    choice = LoopOrThreads(num_threads=1, turn_threads=1, batches_left=TURN)
+    choice.loop_ns = (300 * MS, 300 * MS, 8 * MS, 8 * MS, 8 * MS)
     for _ in range(TURN):
-        pace.note(9 * MS)
-    assert pace.num_threads == 0
-    pace = Pace(num_threads=1, turn_threads=1, batches_left=TURN, loop_ns=(300 * MS,) * 3)
+        choice.note_time(9 * MS)
+    assert choice.num_threads == 0
+    choice = LoopOrThreads(
+        num_threads=1, turn_threads=1, batches_left=TURN, loop_ns=(300 * MS,) * 3
+    )
     for _ in range(TURN):
-        pace.note(9 * MS)
-    assert not pace.is_decided
+        choice.note_time(9 * MS)
+    assert not choice.is_decided
 
 
 @pytest.mark.parametrize("num_between", [FORGIVING - 1, FORGIVING])
 def test_an_error_of_a_thread_alone_is_forgotten_after_many_batches_of_threads(num_between):
     """Errors of a disk that pass must not add up over days."""
-    pace = Pace(num_threads=1, turn_threads=1, evidence=2 * DECIDED)
-    pace.note_failure()
-    assert (pace.num_threads, pace.needs_loop) == (1, False)
+    choice = LoopOrThreads(num_threads=1, turn_threads=1, evidence=2 * DECIDED)
+    choice.note_failure()
+    assert (choice.num_threads, choice.needs_loop) == (1, False)
     for _ in range(num_between):
-        pace.note(MS)
-    pace.note_failure()
-    assert pace.needs_loop == (num_between < FORGIVING)
-    assert pace.num_threads == (not pace.needs_loop)
+        choice.note_time(MS)
+    choice.note_failure()
+    assert choice.needs_loop == (num_between < FORGIVING)
+    assert choice.num_threads == (not choice.needs_loop)
 
 
 def test_samples_that_take_as_long_as_a_step_are_read_by_a_thread_after_the_third_batch():
@@ -275,10 +277,12 @@ def test_threads_that_were_asked_for_read_all_batches_but_the_first(num_threads)
     ],
 )
 def test_threads_begin_if_they_save_more_than_they_cost(times, most_threads, expected):
-    pace = Pace()
+    choice = LoopOrThreads()
     for reading_ms, step_ms in times:
-        pace.begin_turn(busy_batch(reading_ms, step_ms), Tuning(most_threads, 2, num_cores=4))
-    assert pace.num_threads == expected
+        choice.decide_on_threads(
+            busy_batch(reading_ms, step_ms), Tuning(most_threads, 2, num_cores=4)
+        )
+    assert choice.num_threads == expected
 
 
 @pytest.mark.parametrize(
@@ -286,10 +290,13 @@ def test_threads_begin_if_they_save_more_than_they_cost(times, most_threads, exp
     [(2, 1.0, 1), (2, 1.8, 0), (4, 1.8, 1), (4, 3.9, 0), (1, 0.1, 1), (1, 1.0, 0)],
 )
 def test_thread_begins_if_the_step_leaves_it_a_core(num_cores, step_cores, expected):
-    pace, times = Pace(), replace(busy_batch(10, 12), step_cpu_ns=int(12 * MS * step_cores))
+    choice, times = (
+        LoopOrThreads(),
+        replace(busy_batch(10, 12), step_cpu_ns=int(12 * MS * step_cores)),
+    )
     for _ in range(20):
-        pace.begin_turn(times, Tuning(1, 2, num_cores=num_cores))
-    assert pace.num_threads == expected
+        choice.decide_on_threads(times, Tuning(1, 2, num_cores=num_cores))
+    assert choice.num_threads == expected
 
 
 def busy_batch(reading_ms: float, step_ms: float) -> ReadTimes:
@@ -321,10 +328,12 @@ def test_many_threads_read_samples_that_wait(changes, expected):
     waiting = replace(busy_batch(100, 1), cpu_ns=2 * MS, pauses=10)
     times = replace(waiting, **changes)
     for waiting_threads, most in ((16, expected), (0, 4)):
-        pace = Pace()
+        choice = LoopOrThreads()
         for _ in range(2):
-            pace.begin_turn(times, Tuning(4, 2, waiting_threads=waiting_threads, num_cores=4))
-        assert pace.num_threads == most
+            choice.decide_on_threads(
+                times, Tuning(4, 2, waiting_threads=waiting_threads, num_cores=4)
+            )
+        assert choice.num_threads == most
 
 
 class Seldom(Dataset):

@@ -17,17 +17,19 @@ from fastloop.fastloader.columns import array, convert, windows
 from fastloop.fastloader.columns.array import array_column
 from fastloop.fastloader.columns.native_rows import gather_into, open_column
 from fastloop.fastloader.feistel import random_permutation
-from fastloop.fastloader.native_stream import (
-    Delivery,
+from fastloop.fastloader.native_order import (
     FeistelOrder,
-    MemoryPools,
     SeededOrder,
     SourceOrder,
+    open_order,
+    read_order,
+)
+from fastloop.fastloader.native_stream import (
+    Delivery,
+    MemoryPools,
     StreamPlan,
     open_columns,
-    open_order,
     open_stream,
-    read_order,
 )
 
 pytestmark = needs_core

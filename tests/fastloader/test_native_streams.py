@@ -21,13 +21,8 @@ from native_core import needs_core
 from fastloop.core.spans import now_ns
 from fastloop.fastloader.batch_memory import open_pool
 from fastloop.fastloader.columns.array import array_column
-from fastloop.fastloader.native_stream import (
-    MemoryPools,
-    PieceTimes,
-    SeededOrder,
-    StreamPlan,
-    open_columns,
-)
+from fastloop.fastloader.native_order import SeededOrder
+from fastloop.fastloader.native_stream import MemoryPools, StreamPlan, WorkTimes, open_columns
 from fastloop.fastloader.native_stream import open_stream as open_native
 
 pytestmark = needs_core
@@ -62,7 +57,7 @@ def test_held_batches_stay_right_over_later_epochs(num_threads):
 
 @pytest.mark.parametrize("num_threads", [0, 2])
 def test_every_batch_has_recorded_pieces_in_the_time_of_its_epoch(num_threads):
-    times, start_ns = PieceTimes(), now_ns()
+    times, start_ns = WorkTimes(), now_ns()
     batches = sum(1 for _ in open_stream(num_threads=num_threads, times=times))
     threads, numbers, begun_ns, ended_ns = times.read().T
     assert len(times.epochs) == 1
@@ -286,7 +281,7 @@ import sys
 import torch
 from fastloop.fastloader.columns.array import array_column
 from fastloop.fastloader.native_stream import *
-from fastloop.fastloader.native_stream import SeededOrder
+from fastloop.fastloader.native_order import SeededOrder
 rows = torch.rand(200_000, 100)
 columns, order = open_columns([array_column(rows)]), SeededOrder(200_000, 0)
 plan = StreamPlan(columns=columns, batch_size=8, num_threads=3)

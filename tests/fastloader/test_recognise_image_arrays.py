@@ -16,11 +16,8 @@ from torchvision import datasets, transforms
 from torchvision.transforms import v2
 
 from fastloop import FastLoader
-from fastloop.fastloader.recognise_image_arrays import (
-    ImageRows,
-    is_array_dataset,
-    needs_no_pillow,
-)
+from fastloop.fastloader.columns.image_rows import ImageRows
+from fastloop.fastloader.recognise_image_arrays import is_array_dataset, needs_no_pillow
 from fastloop.fastloader.recognise_image_folders import log_once
 
 COUNT = 40

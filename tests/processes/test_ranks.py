@@ -31,7 +31,7 @@ from fastloop.core.traits import LoaderTraits, traits_of
 from fastloop.core.types import JobFailed, Unsupported
 from fastloop.data.prepare_dataset import prepare
 from fastloop.data.reference import reference_hashes, sample_lengths
-from fastloop.data.same_data import num_delivered
+from fastloop.data.window_counts import num_delivered
 from fastloop.options.launcher.single import SingleLauncher
 from fastloop.options.launcher.torchrun import TorchrunLauncher
 from fastloop.options.order.random import RandomOrder

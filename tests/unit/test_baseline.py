@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from known_results import result_of
 
-from fastloop.reporting.short_names import find_baseline
+from fastloop.reporting.baseline import find_baseline
 from fastloop.reporting.summary import check_baseline, summarize
 
 NAMES = {

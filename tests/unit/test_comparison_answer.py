@@ -8,8 +8,8 @@ from types import SimpleNamespace
 import pytest
 
 from fastloop.core.stats import Ratio
-from fastloop.reporting.comparison import (
-    CostChange,
+from fastloop.reporting.comparison import CostChange
+from fastloop.reporting.comparison_text import (
     comparison_answer,
     format_changes,
     other_differences,

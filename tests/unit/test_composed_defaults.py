@@ -16,7 +16,7 @@ from options import compose_job, require_library
 from fastloop.config.build_jobs import build_request
 from fastloop.config.combinations import compose_combinations
 from fastloop.config.command_line import read_command_line
-from fastloop.config.composed_defaults import fit_alike
+from fastloop.config.composed_defaults import copy_removals
 from fastloop.config.messages import ConfigError
 from fastloop.config.store_choice import choose_store
 from fastloop.config.write_experiment import experiment_yaml
@@ -302,7 +302,7 @@ def test_configuration_that_hydra_has_composed_is_fitted_alike():
     others = {group: {"_target_": group} for group in ("dataset", "loader", "collate", "transform")}
     fitted = {**others, "model": node, "placement": {"_target_": "b"}}
     composed = fitted | {"model": node | {"hidden": 512}, "placement": {"_target_": "a"}}
-    assert fit_alike(composed, fitted) == fitted
+    assert copy_removals(composed, fitted) == fitted
 
 
 def test_reading_without_a_store_is_told(tmp_path):

@@ -132,14 +132,14 @@ def test_intervals_hold_the_ratio_after_all_looks():
     ran = run_sweeps("lognormal", 400, 2, np.zeros(2), seed=1)[0]
     held = []
     for row, rounds in zip(logs, ran, strict=True):
-        ratio = stats.ratio(*np.exp(row[:, :rounds]), share=share_of_look(rounds))
+        ratio = stats.ratio(*np.exp(row[:, :rounds]), look_share=share_of_look(rounds))
         held.append(ratio.low <= 1 <= ratio.high)
     assert np.mean(held) >= 0.95
 
 
 def test_after_looks_intervals_are_wider_and_p_values_larger():
     new, base = [1.1, 1.2, 1.15, 1.3, 1.22], [1.0, 1.02, 1.1, 1.05, 0.97]
-    alone, after_looks = stats.ratio(new, base), stats.ratio(new, base, share=share_of_look(5))
+    alone, after_looks = stats.ratio(new, base), stats.ratio(new, base, look_share=share_of_look(5))
     assert after_looks.estimate == alone.estimate
     assert after_looks.low < alone.low < alone.high < after_looks.high
     assert after_looks.p_value > alone.p_value

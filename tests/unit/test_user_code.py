@@ -201,7 +201,7 @@ def test_user_loader_receives_settings_by_parameter_name(outputs):
     assert sizes == [9, 9, 9, 9, 4]
     assert first == rows(my_code.generate_batches())
     fixed_job, _ = prepare_user_job("loader._target_=my_code.make_loader", "+loader.batch_size=10")
-    assert "batch_size" not in fixed_job.loader.takes
+    assert "batch_size" not in fixed_job.loader.parameters_to_pass
 
 
 @pytest.mark.parametrize(

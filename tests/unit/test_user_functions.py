@@ -18,7 +18,7 @@ from fastloop.core.spans import now_ns
 from fastloop.core.types import BadData, Invalid, Unsupported
 from fastloop.data.dataset_batches import returns_batches
 from fastloop.data.random_samples import SeededDataset
-from fastloop.data.same_data import num_delivered
+from fastloop.data.window_counts import num_delivered
 from fastloop.trial.timed_trial import run_trial
 
 MISSING = [index for index in range(COUNT) if index % 7 == 3]

@@ -1,4 +1,4 @@
-"""Records the losses of a script: the values on which it calls backward()."""
+"""Record the losses of a script: the values on which it calls backward()."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Values that belong to objects of a script, which may be of any class."""
+"""A mapping from a script's objects, which may be of any class, to values of the probe."""
 
 from __future__ import annotations
 

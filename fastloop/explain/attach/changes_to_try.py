@@ -7,10 +7,11 @@ from typing import Any
 
 from fastloop.core.cgroup import usable_cores
 from fastloop.core.parts import Part
+from fastloop.explain.attach.edit_call import LOADER
 from fastloop.explain.attach.findings import LoopFindings
 from fastloop.explain.attach.loop_what_ifs import LoopWhatIf
 from fastloop.explain.attach.run_length import MOST_OF_ROUND, loop_of_rank
-from fastloop.explain.attach.script_patch import LOADER, ONE_PROCESS
+from fastloop.explain.attach.script_patch import ONE_PROCESS
 from fastloop.explain.change import Change
 
 MOST_CHANGES = MOST_OF_ROUND[0]
@@ -80,7 +81,7 @@ def choose_changes(found: LoopFindings, batches: int | None = None) -> list[Chan
         if each.gain and any(name in OF_PRESENT_WORKERS for name in each.change.settings):
             changes.insert(_place_by_gain(found, each.change, changes), each.change)
     # Runs that end in the first pass would not show that workers stay for the second one.
-    has_passes = batches is None or batches > loop_of_rank(found).of_pass
+    has_passes = batches is None or batches > loop_of_rank(found).batches_per_pass
     if workers and kept and has_passes and not found.facts["persistent_workers"]:
         changes.insert(0, Change(settings=kept))
     if fastloader := find_fastloader(found):
@@ -112,14 +113,16 @@ def _place_by_gain(found: LoopFindings, change: Change, others: Sequence[Change]
     # so the large numbers of workers are tried first; but not if they start for half of the time.
     if found.samples_wait:
         return 0 if predicted >= LARGE_GAIN else len(MANY_WORKERS)
-    # If there is little time, changes with a greater predicted gain have it.
+    # If there is little time, changes with a greater predicted gain have it. Changes without a
+    # prediction, such as workers that are kept, may stand between them.
     gains = [find_prediction(found, each) for each in others]
-    return sum(gain is not None and gain >= predicted for gain in gains)
+    ahead = [gain is not None and gain >= predicted for gain in gains]
+    return max((place + 1 for place, is_ahead in enumerate(ahead) if is_ahead), default=0)
 
 
 def divide_cores(found: LoopFindings, kept: Mapping[str, Any]) -> Change | None:
-    """Workers, and threads of torch for the cores that the workers leave; None if the step leaves a
-    core to a worker anyway, or if samples wait and need none.
+    """A change that divides the cores between workers and torch's threads. None if the step leaves
+    a core to a worker anyway, if samples wait and need no core, or if torch gets no fewer threads.
 
     kept: settings that new workers get. If the loop has no workers, the cores are divided by the
     CPU time that loading and the step take.

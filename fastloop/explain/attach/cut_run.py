@@ -1,4 +1,4 @@
-"""A shortened run of a script, in which one of its DataLoaders is changed.
+"""Shorten a run of a script, change one of its DataLoaders, and time the loop over it.
 
 The script runs as usual until its loop has worked on a number of batches; then it ends with status
 0. Nothing is recorded: the clock is read only when a pass begins, and around each batch.
@@ -24,6 +24,7 @@ from fastloop.explain.attach.backward_probe import LossRecorder
 from fastloop.explain.attach.by_identity import ByIdentity
 from fastloop.explain.attach.cut_plan import RESULT, CutResult, CutRun
 from fastloop.explain.attach.early_stop import end_script
+from fastloop.explain.attach.edit_call import settings_beside
 from fastloop.explain.attach.loader_places import (
     find_original,
     place_in_script,
@@ -31,7 +32,7 @@ from fastloop.explain.attach.loader_places import (
     place_of_pass,
 )
 from fastloop.explain.attach.patch_dataloader import follow_reset
-from fastloop.explain.attach.script_patch import collect_notes, settings_beside
+from fastloop.explain.attach.script_patch import collect_notes
 
 if TYPE_CHECKING:
     from torch.utils.data import DataLoader  # noqa: TID251 - for annotations
@@ -43,7 +44,8 @@ DECISIVE_CALL = 2
 
 
 def cut_module(module: ModuleType, cut: CutRun, folder: Path) -> None:
-    """Wrap functions of torch.utils.data.dataloader, for this process and its forks."""
+    """Wrap functions of torch.utils.data.dataloader: they carry out the shortened run in this
+    process and its forks."""
     loop = CutLoop(cut, folder)
     loader = module.DataLoader
     iterator = module._BaseDataLoaderIter
@@ -61,7 +63,7 @@ class CutPass:
     """A pass over a changed DataLoader, by the timed loop or by another one."""
 
     reached_ns: int
-    """Start of the pass; later the time up to which the pass is a part of the result."""
+    """The time up to which the pass is counted in the result; at first the start of the pass."""
     place: str
     """Place in the script that asks for the batches: at first that of iter(), then of next()."""
     asked: int = 0
@@ -169,7 +171,7 @@ class CutLoop:
         return __iter__
 
     def _follow(self, batches: Iterator[Any], begun: CutPass) -> Iterator[Any]:
-        """FastLoader's batches, counted as DataLoader's."""
+        """Yield FastLoader's batches, counted and timed in the same way as a DataLoader's."""
         while True:
             try:
                 batch = self._next(functools.partial(next, batches), begun)
@@ -206,6 +208,7 @@ class CutLoop:
         return __next__
 
     def _next(self, call: Callable[[], Any], begun: CutPass) -> Any:
+        """The next batch, counted and timed if the pass belongs to the timed loop."""
         # As in the observed run, the second call decides: a script may take a pass's first batch
         # elsewhere.
         if begun.asked < DECISIVE_CALL:
@@ -247,7 +250,7 @@ class CutLoop:
             self.result.digests.clear()
 
     def _add_time(self, begun: CutPass) -> None:
-        """Add the time of the pass that is not a part of the result yet."""
+        """Add the time since `reached_ns` to the result."""
         stop_ns = now_ns()
         self.result.seconds += (stop_ns - begun.reached_ns) / 1e9
         begun.reached_ns = stop_ns

@@ -1,5 +1,5 @@
-"""The findings about a script from the records of its processes, and the files with them: JSON, a
-trace, and an HTML page."""
+"""Explain a script from the records of its processes, and write the findings to files: as JSON, as
+a trace of events, and as an HTML page."""
 
 from __future__ import annotations
 
@@ -42,11 +42,11 @@ def explain_script(
     folder: Path,
     load: Load | None = None,
 ) -> ScriptFindings:
-    """The findings about a script. They are written to the folder if it has a loop over a
+    """The findings about a script. They are written to the folder if the script has a loop over a
     DataLoader.
 
-    status: its exit status; negative: the signal that ended it; None: it still runs. load: the load
-    by other programs while it ran; None: not known.
+    status: the script's exit status; negative: the signal that ended it; None: it still runs.
+    load: the load by other programs while the script ran; None: not known.
     """
     processes = read_records(records)
     machine_load = summarize_loads([load])

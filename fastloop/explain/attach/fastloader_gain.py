@@ -1,4 +1,4 @@
-"""The gain of FastLoader in place of a script's DataLoader, by attach's measurements."""
+"""Predict the gain of FastLoader in place of a script's DataLoader, from attach's measurements."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 from fastloop.core.loading_settings import DEEP_PREFETCH, TORCH_PREFETCH
 from fastloop.core.number_text import show_percent
 from fastloop.core.thread_turns import CONFIRMED, HANDOVER_NS, HANDOVER_SHARE, TURN
+from fastloop.explain.attach.edit_call import LOADER
 from fastloop.explain.attach.loop_model import LEAST_TIMED_S, LoopTime
 from fastloop.explain.attach.loops import Loop
-from fastloop.explain.attach.script_patch import LOADER
 from fastloop.explain.change import LEAST_GAIN
 from fastloop.explain.model import Machinery, Phase, epoch_seconds
 

@@ -1,4 +1,7 @@
-"""The probe of the code that makes batches, in workers and in the loop's own process."""
+"""Record how batches are made, in workers and in the loop's own process, by wrapping fetchers.
+
+A fetcher is torch's object that makes a batch from its indices.
+"""
 
 from __future__ import annotations
 

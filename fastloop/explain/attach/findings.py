@@ -62,7 +62,7 @@ class LoopFindings:
     step_lines: StepLines
     """The lines of the script on which the steps spend their time."""
     coverage: float
-    """Share of the time of its passes that the lane of the loop accounts for, without gaps."""
+    """Share of the wall time of the loop's passes for which there are recorded events."""
     ranks: RankComparison | None
     """The comparison of the ranks; None if there is only one."""
 

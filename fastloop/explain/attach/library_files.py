@@ -1,4 +1,4 @@
-"""Files of installed libraries and of Python itself, unlike those of a script's own code."""
+"""Tell files of installed libraries and of Python itself from files of a script's own code."""
 
 from __future__ import annotations
 

@@ -25,8 +25,8 @@ MOST_LINES = 2000
 """Maximum number of lines of a step that are timed on each level, as each of them costs a
 microsecond."""
 MOST_LEFT = 2
-"""Maximum number of functions that may be left, from the one that asks for batches to the one with
-the step."""
+"""Maximum number of returns that the trace follows, from the function that asks for batches to the
+function that contains the step."""
 FREE_CALLS, CALL_NS, MOST_SHARE = 2000, 500, 0.1
 """Python reports each call of a traced step, which takes CALL_NS. After FREE_CALLS of them, the
 trace ends early if the reports have taken a greater share of the step than MOST_SHARE."""
@@ -73,7 +73,7 @@ def _has_compiled() -> bool:
 
 
 class LineTimes:
-    """The time of each line, one after the other."""
+    """Adds up the time of each line, from its start to the start of the line that runs next."""
 
     def __init__(self) -> None:
         self.spent_ns: defaultdict[Line, int] = defaultdict(int)

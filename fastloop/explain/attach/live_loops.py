@@ -1,4 +1,4 @@
-"""A running script's loops, as its processes have recorded them so far."""
+"""Follow a running script's loops, by the records that its processes have written so far."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ class _ProcessHistory:
 
 
 class LiveLoops:
-    """The loops of the processes that record to a folder; `update` reads on."""
+    """The loops of the processes that record to a folder; `update` reads the new records."""
 
     def __init__(self, folder: Path) -> None:
         self.log = open_script_log(str(folder))
@@ -179,8 +179,8 @@ class LiveLoops:
         )
 
     def describe(self, loop: LiveLoop) -> str:
-        """The loop's place, batches and speed, the share of its last seconds that it waited, and
-        for what."""
+        """The text of the status line: the loop's place, number of batches and speed, the share of
+        its last seconds that it waited, and the greatest part of that wait."""
         records = [
             ProcessRecords(
                 process_id=process_id,

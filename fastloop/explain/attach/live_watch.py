@@ -1,5 +1,8 @@
-"""Watch a script while it runs, from a thread of the command: show a line of its loop at the bottom
-of a terminal, and report a loop that hangs, and the findings so far at SIGUSR1."""
+"""Watch a script while it runs, from a thread of the command.
+
+The thread shows a line about the script's loop at the bottom of a terminal. It reports a loop that
+hangs, and at SIGUSR1 the findings so far.
+"""
 
 from __future__ import annotations
 
@@ -34,9 +37,9 @@ class _LoopStill:
     """A loop with processes that record nothing, and the time since they last recorded anything."""
 
     still_s: float = 0.0
-    """Seconds since then, counted in looks."""
+    """Seconds without a new record, counted in looks at the records."""
     cpu_s: dict[int, float] = field(default_factory=dict)
-    """CPU seconds of each process, by its id, when half of the time to a hang was over."""
+    """CPU seconds of each process, by its id, when half of LiveWatch.hang_s was over."""
     read_at_s: float = 0.0
     """The value of `still_s` when `cpu_s` was read."""
     is_told: bool = False
@@ -128,7 +131,10 @@ class LiveWatch:
             self._looks_since_signal += 1
 
     def _check(self, loop: LiveLoop, moved: set[int]) -> None:
-        """Report once if nothing moves in the loop."""
+        """Report the loop once if its processes record nothing for hang_s.
+
+        moved: ids of the processes that have recorded something since the last look.
+        """
         if moved & {loop.process_id, *loop.pids}:
             self._still[loop.process_id] = _LoopStill()
             return

@@ -1,4 +1,4 @@
-"""The facts about a script's DataLoader by which its loops are judged."""
+"""Describe a script's DataLoader by the facts from which its loops are explained."""
 
 from __future__ import annotations
 
@@ -50,8 +50,8 @@ def describe_loader(
         "is_native": is_native,
         "is_in_memory": is_native and (is_tensors or _are_rows(loader.dataset)),
         "is_resized": is_native and _are_resized(loader.dataset),
-        # FastLoader, which this asks, is imported for images already. For tensors, it would take
-        # the script's time.
+        # _without_effect imports FastLoader. For images it is imported already; for tensors, the
+        # import would take the script's time.
         "without_effect": _without_effect(loader) if is_native and not is_tensors else None,
         "group_size": _group_size(),
         "start_method": _find_start_method(loader),

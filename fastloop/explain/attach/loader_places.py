@@ -1,4 +1,4 @@
-"""The places of a script at which a DataLoader is made and iterated over."""
+"""Find the places in a script at which a DataLoader is made and iterated over."""
 
 from __future__ import annotations
 

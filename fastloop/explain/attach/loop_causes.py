@@ -1,5 +1,7 @@
-"""The causes of a script's slow loop, each by a measure of its own and with one change that removes
-it. A cause is reported if it costs LEAST_COST of the loop's time, or if a limit is reached.
+"""Find the causes of a script's slow loop, and for each the change that removes it.
+
+Each cause has a measure of its own. It is reported if it costs LEAST_COST of the loop's time, or if
+a limit is reached.
 
 Constants that name no other source were chosen by hand. With them the cause of every script of
 tests/support/scripts/seeded_causes.py is found, and none in healthy_loops.py.
@@ -36,20 +38,21 @@ def find_loop_causes(
 ) -> tuple[Cause, ...]:
     """The causes that cost the loop something.
 
-    do_workers_pay: false if the model predicts that more workers do not save most.
+    do_workers_pay: False if the model predicts that fewer workers save most or, in a loop without
+    workers, that workers save nothing.
     """
     found = [
-        *_cores(loop),
-        *_quota(loop),
-        *_threads(loop),
-        *(_cold_files(loop, shares) or _waiting(loop, shares, do_workers_pay)),
-        *_lock(loop, shares),
-        *_tensors(loop, shares),
-        *_files(loop),
-        *_full_shm(loop),
-        *_tail(loop),
-        *_copies(loop, shares),
-        *_stall(loop, shares),
+        *_find_too_few_cores(loop),
+        *_find_throttling(loop),
+        *_find_too_many_threads(loop),
+        *(_find_cold_files(loop, shares) or _find_waits(loop, shares, do_workers_pay)),
+        *_find_lock_waits(loop, shares),
+        *_find_many_tensors(loop, shares),
+        *_find_many_open_files(loop),
+        *_find_full_shm(loop),
+        *_find_heavy_tail(loop),
+        *_find_copied_memory(loop, shares),
+        *_find_stalled_steps(loop, shares),
     ]
     return tuple(found)
 
@@ -58,7 +61,8 @@ def _tell(name: CauseName, text: str, advice: str) -> list[Cause]:
     return [Cause(name=name, is_found=True, text=text, advice=advice)]
 
 
-def _cores(loop: Loop) -> list[Cause]:
+def _find_too_few_cores(loop: Loop) -> list[Cause]:
+    """The process may use only some of the machine's cores, and its threads need them all."""
     usage = loop.usage
     if not usage.steps:
         return []
@@ -72,7 +76,7 @@ def _cores(loop: Loop) -> list[Cause]:
     return _tell(CauseName.CORES, text, advice)
 
 
-def _quota(loop: Loop) -> list[Cause]:
+def _find_throttling(loop: Loop) -> list[Cause]:
     steps = loop.usage.steps
     stopped = sum(each["throttled_periods"] for each in steps)
     periods = QuotaPeriods(stopped, sum(each["periods"] for each in steps))
@@ -84,21 +88,22 @@ def _quota(loop: Loop) -> list[Cause]:
     return _tell(CauseName.QUOTA, text, advice)
 
 
-CROWDED = 1.2
+CROWDED_BY_THREADS = 1.2
 """There are too many threads if this many for each core could run. The rest of the machine makes
 one or two of them wait for a moment on any loop."""
 
 
-def _threads(loop: Loop) -> list[Cause]:
+def _find_too_many_threads(loop: Loop) -> list[Cause]:
+    """More threads of torch and workers than there are cores for them."""
     usage = loop.usage
     if not usage.steps or not usage.workers:
         return []
     last = usage.steps[-1]
     cores = min(last["cores"], last["quota"] or last["cores"])
-    if usage.demand < CROWDED * cores:
+    if usage.demand < CROWDED_BY_THREADS * cores:
         return []
     of_loop, of_workers = _other_threads(usage.steps), _other_threads(usage.makes)
-    if max(of_loop, of_workers) < CROWDED - 1:
+    if max(of_loop, of_workers) < CROWDED_BY_THREADS - 1:
         return []
     is_in_loop = of_loop >= of_workers
     where = "the loop" if is_in_loop else "each worker"
@@ -109,15 +114,21 @@ def _threads(loop: Loop) -> list[Cause]:
     )
     # The loop gets the cores that its workers leave; each worker needs one thread.
     left = max(1, int(cores) - usage.workers) if is_in_loop else 1
+    # A step loses its threads for all of its time, but workers take cores for a part of it, so that
+    # only a trial tells which of the two costs more.
+    way = f"torch.set_num_threads({left}) in {where}"
+    measured = f"{way} or fewer workers may help, which --try measures"
     # Sums of several threads are added in another order.
     advice = (
-        f"call torch.set_num_threads({left}) in {where}, which may change the last digits of losses"
+        f"{measured if is_in_loop else f'call {way}'}; another number of threads may change the "
+        "last digits of losses"
     )
     return _tell(CauseName.THREADS, text, advice)
 
 
 def _other_threads(facts: Sequence[Fact]) -> float:
-    """CPU time of the other threads of a process for each second of the loop's, or the maker's."""
+    """CPU time of a process's other threads, divided by that of the thread that runs the loop or
+    makes batches."""
     own = sum(each["parts"]["cpu_ns"] for each in facts)
     return sum(each["parts"]["process_ns"] for each in facts) / own - 1 if own else 0.0
 
@@ -137,7 +148,7 @@ LEAST_FAULTS_PER_S = 20
 answers one in less than 50 ms."""
 
 
-def _cold_files(loop: Loop, shares: Mapping[Part, Estimate]) -> list[Cause]:
+def _find_cold_files(loop: Loop, shares: Mapping[Part, Estimate]) -> list[Cause]:
     usage = loop.usage
     cost = _making_share(shares) * loop.usage.idle_share
     parts = [each["parts"] for each in usage.makes]
@@ -161,7 +172,8 @@ MOST_WORKERS = 32
 """Maximum number of workers that are advised: each takes the memory of a process."""
 
 
-def _waiting(loop: Loop, shares: Mapping[Part, Estimate], do_workers_pay: bool) -> list[Cause]:
+def _find_waits(loop: Loop, shares: Mapping[Part, Estimate], do_workers_pay: bool) -> list[Cause]:
+    """Samples that wait, for example for another machine, longer than they compute."""
     idle = loop.usage.idle_share
     making = _making_share(shares)
     workers = loop.facts["num_workers"]
@@ -204,7 +216,8 @@ LEAST_TIMED_NS = 5e7
 times the 5 ms for which another thread may keep it."""
 
 
-def _lock(loop: Loop, shares: Mapping[Part, Estimate]) -> list[Cause]:
+def _find_lock_waits(loop: Loop, shares: Mapping[Part, Estimate]) -> list[Cause]:
+    """Threads of Python that wait for each other to release the interpreter's lock."""
     usage = loop.usage
     places = [(usage.steps, "the loop's process")]
     if not usage.workers:
@@ -280,7 +293,7 @@ LEAST_TENSORS = 50
 """Batches with up to this many tensors are not reported."""
 
 
-def _tensors(loop: Loop, shares: Mapping[Part, Estimate]) -> list[Cause]:
+def _find_many_tensors(loop: Loop, shares: Mapping[Part, Estimate]) -> list[Cause]:
     cost = sum(shares[part].value for part in (Part.COLLATE, Part.HAND_OFF) if part in shares)
     if loop.usage.tensors <= LEAST_TENSORS or cost < LEAST_COST:
         return []
@@ -294,7 +307,7 @@ REACHED_SHARE_OF_FILES = 0.8
 REACHED_SHARE because descriptors are counted rarely, and their number grows from batch to batch."""
 
 
-def _files(loop: Loop) -> list[Cause]:
+def _find_many_open_files(loop: Loop) -> list[Cause]:
     steps = loop.usage.steps
     most = max((each.get("most_files", 0) for each in steps), default=0)
     used = max((each.get("open_files", 0) for each in steps), default=0)
@@ -309,7 +322,7 @@ def _files(loop: Loop) -> list[Cause]:
     return _tell(CauseName.DESCRIPTORS, text, advice)
 
 
-def _full_shm(loop: Loop) -> list[Cause]:
+def _find_full_shm(loop: Loop) -> list[Cause]:
     steps = [each for each in loop.usage.steps if each.get("shm_all")]
     full = max((1 - each["shm_free"] / each["shm_all"] for each in steps), default=0.0)
     failed = _has_error(loop, "shared memory", "No space left on device")
@@ -333,7 +346,8 @@ MOST_DELAYED = 1.3
 workers waited for a core. The factor allows for inexact readings of that time."""
 
 
-def _tail(loop: Loop) -> list[Cause]:
+def _find_heavy_tail(loop: Loop) -> list[Cause]:
+    """A heavy tail: ready batches wait behind a few that take far longer to make than others."""
     if loop.usage.workers < 2 or loop.facts.get("in_order") is False:
         return []
     took = np.array([each.stop_ns - each.start_ns for each in loop.made], float)
@@ -359,7 +373,8 @@ MOST_COPIED = 0.1
 however little time they cost: they grow with each epoch."""
 
 
-def _copies(loop: Loop, shares: Mapping[Part, Estimate]) -> list[Cause]:
+def _find_copied_memory(loop: Loop, shares: Mapping[Part, Estimate]) -> list[Cause]:
+    """Forked workers copy the parent's memory as they count references to Python objects in it."""
     usage = loop.usage
     if not usage.workers or not usage.makes:
         return []
@@ -391,7 +406,8 @@ than LEAST_COST because, on a busy machine, the two torch threads of a convoluti
 other for 12 % of a loop's time while one of them had no core."""
 
 
-def _stall(loop: Loop, shares: Mapping[Part, Estimate]) -> list[Cause]:
+def _find_stalled_steps(loop: Loop, shares: Mapping[Part, Estimate]) -> list[Cause]:
+    """Steps that neither compute nor wait for data or a core, for example in a sleep."""
     cost = loop.usage.stall_share(1 - wait_share(dict(shares)).value)
     # Ranks wait for each other in their steps, which is not a fault of the step.
     is_rank = loop.ranks or loop.facts["rank"] is not None

@@ -1,5 +1,7 @@
-"""A script's loop as the model of a loader sees it: the phases of its batches, and its time with
-other settings."""
+"""Model a script's loop by the phases of its batches, and predict its time with other settings.
+
+A phase has a duration, and the number of cores that it keeps busy; explain/model.py simulates them.
+"""
 
 from __future__ import annotations
 
@@ -21,8 +23,8 @@ from fastloop.explain.model import (
 )
 
 LEAST_TIMED_S = 0.02
-"""A share of a core rests on no less time than this. The clocks of the CPU time of a thread and of
-a process are exact to microseconds, unlike the counters of the system."""
+"""Minimum measured time from which a share of a core is computed. This is enough because the CPU
+clocks of threads and processes are exact to microseconds, unlike the counters of the system."""
 MOST_OF_LOOP, BLOCKS = 2000, 20
 """Maximum number of batches of a loop that are simulated, and the number of pieces in which they
 are taken from a longer loop, from its beginning to its end. Fewer are simulated of a job's epoch: a
@@ -49,7 +51,7 @@ class LoopModel:
     hand_off_s: float | None
     """Time in which the loop receives a ready batch; None: this loop has no workers."""
     once_s: float = 0.0
-    """Seconds of the loop's first batch if the model does not contain it."""
+    """Seconds of the first batch of each process, if the model does not contain these batches."""
 
     def seconds(
         self,
@@ -103,9 +105,9 @@ def model_loop(loop: Loop) -> LoopModel | None:
 
 
 def _find_first_batches(loop: Loop) -> list[int]:
-    """Place of the first batch of each process that has the loop.
+    """Index of the first batch of each process of the loop.
 
-    Its step also loads libraries, and may take as long as a hundred others.
+    The step on a first batch also loads libraries, and may take as long as a hundred other steps.
     """
     processes = np.array([each.process_id for each in loop.passes])[loop.pass_of]
     return np.unique(processes, return_index=True)[1].tolist()

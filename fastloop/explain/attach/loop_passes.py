@@ -1,4 +1,7 @@
-"""Passes of a script's loops over its DataLoaders: the wait for each batch, and the step on it."""
+"""Find the passes over a script's DataLoaders: the wait for each batch, and the step on it.
+
+A pass is one iteration over a DataLoader, such as an epoch.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +29,9 @@ class LoaderPass:
     batch."""
 
     number: int
+    """Number of the pass in its process."""
     loader: int
+    """Number of the DataLoader in its process."""
     process_id: int
     lane: LaneKey
     """Lane of the thread that calls next()."""

@@ -1,4 +1,4 @@
-"""The lanes of a script's loops: a picture of one pass, and a trace of all passes."""
+"""Draw a pass of a script's loop as a picture, and collect the lanes of all passes for a trace."""
 
 from __future__ import annotations
 

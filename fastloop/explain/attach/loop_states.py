@@ -1,4 +1,4 @@
-"""The DataLoaders of a script's process, and its passes over them, as the probe follows them."""
+"""The state that the probe keeps for each DataLoader of a script's process, and for each pass."""
 
 from __future__ import annotations
 

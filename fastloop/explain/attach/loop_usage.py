@@ -1,4 +1,4 @@
-"""The usage of a loop's processes, from the facts that usage_probe.py has written."""
+"""Collect how a loop's processes use cores, files and memory, from the facts of usage_probe.py."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ _Pass = tuple[int, int]
 
 @dataclass(frozen=True, kw_only=True)
 class LoopUsage:
-    """The last fact of each pass, by each process that takes part in it."""
+    """The usage of a loop: the last fact about each pass, from each process that runs the loop or
+    makes its batches."""
 
     steps: tuple[Fact, ...] = ()
     """Facts of the processes that run the loop."""
@@ -40,15 +41,21 @@ class LoopUsage:
     def idle_share(self) -> float:
         """Share of the time of making batches in which no thread of the process computed or waited
         for a core: the samples waited."""
-        makes = [each["parts"] for each in self.makes]
-        own, all_threads = _share(makes, "cpu_ns"), _share(makes, "process_ns")
-        return max(0.0, 1 - max(own, all_threads) - _share(makes, "delay_ns")) if makes else 0.0
+        if not self.makes:
+            return 0.0
+        return max(0.0, 1 - self._computing_share - self.share_of_makes("delay_ns"))
 
     @property
     def is_mostly_idle(self) -> bool:
         """True if making a batch waits longer than it computes. Waits for a core don't count."""
         idle = self.idle_share
-        return idle > 0 and idle >= self.share_of_makes("cpu_ns")
+        return idle > 0 and idle >= self._computing_share
+
+    @property
+    def _computing_share(self) -> float:
+        """CPU time of all threads of the process while it makes batches, as a share of that time;
+        above 1 if several threads compute."""
+        return max(self.share_of_makes("cpu_ns"), self.share_of_makes("process_ns"))
 
     def stall_share(self, step_share: float) -> float:
         """Share of the loop's time in which a step goes on, but no thread computes or waits for a
@@ -107,7 +114,7 @@ class LoopUsage:
 
 
 def collect_usage(passes: Sequence[LoaderPass], records: Sequence[ProcessRecords]) -> LoopUsage:
-    """The usage in these passes."""
+    """The usage of the loop with these passes, from the records of all processes."""
     # The last fact of each role about a pass of a process: later facts contain the earlier ones.
     last: dict[str, dict[_Pass, Fact]] = defaultdict(dict)
     for process in records:

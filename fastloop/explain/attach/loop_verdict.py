@@ -1,4 +1,7 @@
-"""The verdict on a script's loop, or on that of one of its ranks, with the reasons in sentences."""
+"""Judge what limits a script's loop: the verdict names a part of its time, and says why.
+
+The loop of one rank is judged in the same way as the loop of all ranks.
+"""
 
 from __future__ import annotations
 
@@ -27,22 +30,26 @@ MOST_SLOWED = 4.0
 """Other programs are assumed to slow down steps, or loading, by at most this factor. Chosen by
 hand: on a machine that others use completely, the quotient would be infinite."""
 PHRASES = JOB_PHRASES | {Part.DECODE: "the dataset: reading and decoding samples"}
-"""The words of a job's verdict. Reading and decoding are one part: a script's dataset is not taken
-apart, unlike a job's."""
+"""Phrases for the parts, as in a job's verdict. Only here, reading and decoding are one part: a
+script's dataset is not taken apart, unlike a job's."""
 
 
 def judge_loop(loop: Loop, shares: Mapping[Part, Estimate]) -> Verdict:
-    """The verdict on a loop by the shares of its parts."""
+    """The verdict on a loop: the part that limits it, and sentences with the reasons.
+
+    shares: each part's share of the loop's time.
+    """
     wait = wait_share(dict(shares))
-    word = _choose_word(wait, shares)
-    sentences = [_first_sentence(loop, wait, word, shares), _reason(loop, wait, word, shares)]
-    if word is Part.STEP:
+    part = _choose_part(wait, shares)
+    sentences = [_first_sentence(loop, wait, part, shares), _reason(loop, wait, part, shares)]
+    if part is Part.STEP:
         sentences.append(loop.step_lines.describe(loop.facts["place"]))
-    sentences.append(_tell_other_words(loop, word, shares))
-    return Verdict(word=word, sentences=tuple(filter(None, sentences)))
+    sentences.append(_tell_other_parts(loop, part, shares))
+    return Verdict(word=part, sentences=tuple(filter(None, sentences)))
 
 
-def _choose_word(wait: Estimate, shares: Mapping[Part, Estimate]) -> Part:
+def _choose_part(wait: Estimate, shares: Mapping[Part, Estimate]) -> Part:
+    """The part that limits the loop; UNATTRIBUTED if the intervals of the shares do not tell."""
     contention = _contention(shares)
     # Contention is the verdict only if it surely costs more than all waits together.
     if contention.value >= WORTH_IMPROVING and contention.low > max(0.0, wait.high):
@@ -56,11 +63,11 @@ def _choose_word(wait: Estimate, shares: Mapping[Part, Estimate]) -> Part:
     return leading if is_sure else Part.UNATTRIBUTED
 
 
-def _tell_other_words(loop: Loop, word: Part, shares: Mapping[Part, Estimate]) -> str:
-    """The sentence on the words that the verdict may have on a quiet machine. Empty if no other
-    word is possible that says something, or if there is no answer."""
-    others = _possible_words(loop, shares) - {word, Part.UNATTRIBUTED}
-    if word is Part.UNATTRIBUTED or not others:
+def _tell_other_parts(loop: Loop, part: Part, shares: Mapping[Part, Estimate]) -> str:
+    """The sentence on the other parts that the verdict might name on a quiet machine. Empty if
+    there are none, or if the verdict itself is UNATTRIBUTED."""
+    others = _possible_parts(loop, shares) - {part, Part.UNATTRIBUTED}
+    if part is Part.UNATTRIBUTED or not others:
         return ""
     used = f"{significant(loop.other_cores, 2)} of {usable_cores()} cores"
     names = " or ".join(sorted(others))
@@ -70,18 +77,18 @@ def _tell_other_words(loop: Loop, word: Part, shares: Mapping[Part, Estimate]) -
     )
 
 
-def _possible_words(loop: Loop, shares: Mapping[Part, Estimate]) -> set[Part]:
-    """The words of the verdict if other programs have slowed down the steps alone, or the waits
-    alone; none on a quiet machine."""
+def _possible_parts(loop: Loop, shares: Mapping[Part, Estimate]) -> set[Part]:
+    """The parts that the verdict names if other programs have slowed down the steps alone, or the
+    waits alone; none on a quiet machine."""
     cores = usable_cores()
     if loop.other_cores <= QUIET_SHARE * cores:
         return set()
     slowed = cores / max(cores - loop.other_cores, cores / MOST_SLOWED)
-    words = set()
+    parts = set()
     for of_steps, of_waits in ((slowed, 1.0), (1.0, slowed)):
         quicker = _divide_shares(shares, of_steps, of_waits)
-        words.add(_choose_word(wait_share(quicker), quicker))
-    return words
+        parts.add(_choose_part(wait_share(quicker), quicker))
+    return parts
 
 
 def _divide_shares(
@@ -106,22 +113,24 @@ def _contention(shares: Mapping[Part, Estimate]) -> Estimate:
 
 
 def _leading(shares: Mapping[Part, Estimate]) -> Part:
+    """The part with the greatest share of the waits."""
     waits = [part for part in shares if part not in OF_STEPS]
     return max(waits, key=lambda part: shares[part].value)
 
 
 def _rivals(shares: Mapping[Part, Estimate]) -> list[Part]:
-    """Other parts that may be as great as the greatest one."""
+    """The other parts of the waits that may be the greatest one: those with a share above the lower
+    end of the leading part's interval."""
     leading = _leading(shares)
     others = [part for part in shares if part not in (*OF_STEPS, leading)]
     return [part for part in others if shares[part].value > shares[leading].low]
 
 
-def _first_sentence(loop: Loop, wait: Estimate, word: Part, shares: Mapping[Part, Estimate]) -> str:
+def _first_sentence(loop: Loop, wait: Estimate, part: Part, shares: Mapping[Part, Estimate]) -> str:
     """The answer: what limits the loop, how much of its time it takes, and what it can gain."""
-    if word is Part.CONTENTION:
+    if part is Part.CONTENTION:
         return _tell_contention(loop, shares)
-    if word is Part.STEP:
+    if part is Part.STEP:
         return _tell_step(loop, wait, shares)
     if wait.value < WORTH_IMPROVING or wait.low <= 0:
         return _tell_no_answer(loop, wait)
@@ -153,7 +162,7 @@ def _tell_step(loop: Loop, wait: Estimate, shares: Mapping[Part, Estimate]) -> s
             "too"
         )
     # Other programs may slow the steps down more than loading.
-    if _possible_words(loop, shares) - {Part.STEP}:
+    if _possible_parts(loop, shares) - {Part.STEP}:
         return f"{name} on this busy machine: it waits for data at most {most} of {seconds}"
     return f"{name}: a perfect loader would save at most {most} of {seconds}"
 
@@ -213,22 +222,24 @@ def _without_waits(loop: Loop, shares: Mapping[Part, Estimate]) -> str:
     return f"with a perfect loader its {_loop_seconds(loop)} would be {told}"
 
 
-def _reason(loop: Loop, wait: Estimate, word: Part, shares: Mapping[Part, Estimate]) -> str:
+def _reason(loop: Loop, wait: Estimate, part: Part, shares: Mapping[Part, Estimate]) -> str:
+    """The sentence on the greatest part of the wait; empty if the wait is short or not sure."""
     if wait.value < WORTH_IMPROVING or wait.low <= 0:
         return ""
     leading = _leading(shares)
     if rivals := _rivals(shares):
-        names = ", ".join(str(part) for part in (leading, *rivals))
+        names = ", ".join(str(each) for each in (leading, *rivals))
         return f"It can't be told which of these parts is the greatest: {names}"
-    if word is Part.UNATTRIBUTED:
+    if part is Part.UNATTRIBUTED:
         return f"The greatest part, {leading}, is not beyond noise"
-    part = show_percent(shares[leading].value / wait.value)
+    percentage = show_percent(shares[leading].value / wait.value)
     is_of_epochs = leading is Part.START_UP
     count = len(loop.passes) if is_of_epochs else loop.batches
     each_ms = significant(1e3 * shares[leading].value * loop.seconds / max(1, count))
     unit = "an epoch" if is_of_epochs else "a batch"
     told = (
-        f"The greatest part of the wait, {part} of it, is {PHRASES[leading]}, {each_ms} ms {unit}"
+        f"The greatest part of the wait, {percentage} of it, is {PHRASES[leading]}, "
+        f"{each_ms} ms {unit}"
     )
     # The verdict names what the loop waits for, although the table has a greater row.
     if (step := shares[Part.STEP].value) <= shares[leading].value:

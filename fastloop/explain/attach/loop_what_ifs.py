@@ -23,8 +23,9 @@ STORE = "samples from a store (fastloop.write_store)"
 FAST_STORE = "fastloop.FastLoader on a store"
 """Names of the changes to a store, which has to be written first."""
 STARTS_UNSURE = 2
-"""Workers may take this many times as long to start as the tries took, and may hold up a step in
-several threads by more than is usual. Numbers of workers are listed only if they gain even then."""
+"""Workers may take this many times as long to start as in the tries of worker_starts.py, and may
+slow down a step in several threads more than usual. A number of workers is listed only if it saves
+time even then."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -127,6 +128,8 @@ def _most_workers(loop: Loop) -> int:
 
 
 def _changes_of_workers(time: LoopTime, workers: int) -> list[LoopWhatIf]:
+    """The changes to this number of workers that are worth it: alone, and with
+    persistent_workers."""
     passes = len(time.loop.passes)
     loaders = time.loop.loaders
     ways: list[tuple[dict[str, bool], int]] = [({}, passes)]
@@ -201,6 +204,7 @@ def _remaining_share(loop: Loop) -> float:
 
 
 def _persistent_workers(loop: Loop, shares: dict[Part, Estimate]) -> list[LoopWhatIf]:
+    """persistent_workers=True for the present workers, if a DataLoader has several passes."""
     facts = loop.facts
     passes = len(loop.passes)
     # If each pass has a DataLoader of its own, workers end with it and can't stay.

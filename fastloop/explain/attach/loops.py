@@ -1,4 +1,8 @@
-"""A script's loops over its DataLoaders: the time that they waited, by part."""
+"""Find a script's loops over its DataLoaders, and how the time of each divides into its parts.
+
+A part is the step, its wait for cores (contention), or one reason why the loop waits for a batch,
+such as decoding its samples (see PARTS).
+"""
 
 from __future__ import annotations
 
@@ -37,15 +41,16 @@ FEWEST_PASSES = 5
 RESAMPLES = 2000
 """Number of resamples of the bootstrap."""
 FEWEST_LATER = 2
-"""Minimum number of batches after the first one that tell the usual wait. The excess of the first
-wait over the usual one is start-up."""
+"""Minimum number of batches after a pass's first one from which the usual wait is estimated. The
+excess of the first wait over the usual wait counts as start-up."""
 PARTS = (
     *(Part.STEP, Part.CONTENTION, Part.START_UP, Part.HAND_OFF, Part.COLLATE, Part.TRANSFORM),
     Part.DECODE,
 )
 """Parts of a loop's time, in the order of a ladder."""
 OF_STEPS = (Part.STEP, Part.CONTENTION)
-"""The parts in which the loop has a batch."""
+"""The parts in which the loop has a batch: the step itself, and the time in which the step waits
+for cores that workers use."""
 LOOP_FACTS = (
     *("type", "place", "made_at", "dataset", "num_samples", "sampler", "batch_size"),
     "num_workers",
@@ -68,17 +73,18 @@ class Loop:
     """The recorded facts about the DataLoader."""
     passes: tuple[LoaderPass, ...]
     waits_ns: np.ndarray
-    """int64 (batches, WAIT_PARTS): the waits. The excess of a pass's first wait over others is
-    start-up."""
+    """int64 (batches, WAIT_PARTS): the wait for each batch, by part. The excess of a pass's first
+    wait over the usual one is in the column of start-up."""
     steps_ns: np.ndarray
-    """int64 (batches,): the steps."""
+    """int64 (batches,): the time of the step on each batch."""
     pass_of: np.ndarray
-    """(batches,): the place of the batch's pass in `passes`."""
+    """int64 (batches,): the index in `passes` of each batch's pass."""
     starts_ns: np.ndarray
-    """int64 (passes,): iter() and the end of each pass."""
+    """int64 (passes,): the time of iter(), and of the next() that finds no more batches."""
     transform_share: float | None
     """Share of the time in the dataset that its transform takes; None: it is not known."""
     made: tuple[MadeBatch, ...]
+    """The batches of these passes for which it was recorded how they were made."""
     no_store: str = ""
     """The reason why the samples can't be kept in a store; empty if none was found."""
     usage: LoopUsage = field(default_factory=LoopUsage)
@@ -88,12 +94,12 @@ class Loop:
     other_cores: float = 0.0
     """Number of cores that other programs took while the script ran; 0 if it is not known."""
     has_twin: bool = False
-    """True if a loop over another DataLoader has the same class and place. The name then says
-    more."""
+    """True if another loop has the same class of DataLoader and the same place. `name` then adds
+    the line that makes the DataLoader, and its number of samples."""
     rank: int | None = None
-    """The rank, if these are the passes of one rank out of several."""
+    """The rank, if these are the passes of one rank out of several; otherwise None."""
     ranks: tuple[Loop, ...] = ()
-    """The loop of each rank, if several ranks have passes here."""
+    """The loop of each rank, if several ranks have passes here; otherwise empty."""
 
     @property
     def seconds(self) -> float:
@@ -127,8 +133,8 @@ class Loop:
 
     @property
     def coverage(self) -> float:
-        """Share of the time of its passes that events account for: waits, steps, starts and ends,
-        with those of inner loops."""
+        """Share of the wall time of the loop's passes for which there are events: waits, steps,
+        starts and ends, also those of loops inside of steps."""
         wall_ns = sum(each.stop_ns - each.start_ns for each in self.passes)
         return sum(each.covered_ns for each in self.passes) / wall_ns
 
@@ -192,6 +198,7 @@ def find_begun(records: Sequence[ProcessRecords], loops: Sequence[Loop]) -> tupl
 
 
 def _loaders_of(loops: Sequence[Loop]) -> set[tuple[int, int]]:
+    """The DataLoaders of the loops, each as its process id and its number in that process."""
     return {(each.process_id, each.loader) for loop in loops for each in loop.passes}
 
 
@@ -267,7 +274,7 @@ def steady_step_ms(loop: Loop) -> float:
 def _build_loop(
     group: Sequence[FoundPass], records: Sequence[ProcessRecords], other_cores: float
 ) -> Loop:
-    """The loop of passes with the facts about their loaders."""
+    """The loop that consists of these passes, with its times and usage from the records."""
     passes = tuple(found.loader_pass for found in group)
     makers = [makers_of_pass(each, records) for each in passes]
     waits = [
@@ -295,6 +302,7 @@ def _build_loop(
 
 
 def _find_no_store(passes: Sequence[LoaderPass], records: Sequence[ProcessRecords]) -> str:
+    """The reason why a store can't keep the samples of these passes; empty if none was found."""
     reasons = {
         (process.process_id, fact["samples_of"]): fact["no_store"]
         for process in records
@@ -340,6 +348,7 @@ def _move_start_up(waits: np.ndarray) -> np.ndarray:
 
 
 def _transform_share(made: Sequence[MadeBatch]) -> float | None:
+    """The transform's share of the time in the dataset; None if no samples were timed."""
     timed = [each for each in made if each.has_samples]
     in_dataset = sum(each.collate_ns - each.start_ns for each in timed)
     transform_ns = sum(each.transform_ns for each in timed)

@@ -1,7 +1,7 @@
 """The probe of the memory that a worker shares with its parent, which shrinks as the worker copies
 the pages to which it writes.
 
-A reading takes milliseconds, so that only one worker of a few passes reads its memory.
+A reading takes milliseconds. Therefore only one worker reads its memory, and only in a few passes.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ MEMORY_TURNS = MemoryTurns()
 
 @dataclass
 class SharedMemory:
-    """The memory that this process has shared in a pass, and no longer shares."""
+    """The amount of memory that this process has stopped sharing since a pass began."""
 
     first_bytes: int | None = None
     """Bytes that it shared at first; None: they were not read, and no later reading follows."""

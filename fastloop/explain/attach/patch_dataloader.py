@@ -48,7 +48,8 @@ CPU_EVERY = 8
 MOST_ERROR = 500
 """Number of characters of an error's text that are kept, counted from its end."""
 STATE, ORIGIN = "_fastloop_state", "_fastloop_origin"
-"""Attributes of an iterator with its state and its origin; STATE also marks wrapped methods."""
+"""Names of the attributes in which an iterator keeps its PassState and its _Origin; STATE also
+marks wrapped methods."""
 DATASET_NUMBERS = itertools.count()
 """A counter that numbers the datasets of this process."""
 WORKERS_POSITION = 5
@@ -56,7 +57,8 @@ WORKERS_POSITION = 5
 
 
 def probe_module(module: ModuleType, folder: str) -> None:
-    """Wrap functions of torch.utils.data.dataloader, for this process and its forks."""
+    """Wrap functions of torch.utils.data.dataloader: they record loops to the folder, in this
+    process and its forks."""
     log = open_script_log(folder)
     MEMORY_TURNS.open()
     loops = LoopProbe(log, module._BaseDataLoaderIter, counter_of(folder))
@@ -79,7 +81,8 @@ def follow_reset(
 ) -> Callable[..., None]:
     """An iterator's _reset, which begins a further pass, as over persistent workers.
 
-    begin: called after it with the DataLoader, the iterator, and the time before.
+    begin: called after the reset with the DataLoader, the iterator, and the time before the reset
+    in nanoseconds.
     """
 
     @functools.wraps(original)
@@ -96,7 +99,7 @@ def follow_reset(
 
 @dataclass(frozen=True)
 class _Origin:
-    """The making of an iterator."""
+    """The DataLoader for which an iterator was made, and the time at which it was made."""
 
     loader: LoaderState
     start_ns: int
@@ -118,10 +121,10 @@ class LoopProbe:
         self.loaders: ByIdentity[LoaderState] = ByIdentity()
         self.datasets: ByIdentity[int] = ByIdentity()
         self.last = local()
-        """`state`: the pass that the thread has asked for a batch last."""
+        """Its attribute `state` is the pass of the last batch that this thread has asked for."""
 
     def wrap_init(self, original: Callable[..., None]) -> Callable[..., None]:
-        """DataLoader.__init__ with a fact for each call."""
+        """DataLoader.__init__, which also writes a fact about each new DataLoader."""
 
         @functools.wraps(original)
         @skip_in_warnings
@@ -224,6 +227,7 @@ class LoopProbe:
         return _get_iterator
 
     def _state_of(self, loader: DataLoader[Any]) -> LoaderState:
+        """The state of the DataLoader in this process; a new one if there is none."""
         state = self.loaders.get(loader)
         # Each process writes its own facts, so a fork has to write them again.
         if state is None or state.process_id != os.getpid():
@@ -310,7 +314,7 @@ class LoopProbe:
         return state
 
     def _correct_place(self, state: PassState) -> None:
-        """Let the place of a pass be the line that asks for its second batch.
+        """Set the place of a pass to the line that asks for its second batch.
 
         This line is in the loop, while iter() may have been called elsewhere.
         """

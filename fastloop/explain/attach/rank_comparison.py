@@ -1,4 +1,4 @@
-"""The ranks of a script's loop side by side, and the rank that holds the others up."""
+"""Compare the ranks of a script's loop, and find the rank that holds the others up."""
 
 from __future__ import annotations
 

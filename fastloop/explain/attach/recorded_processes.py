@@ -17,7 +17,7 @@ from fastloop.observe.event_log import Event, EventLog
 MOST_EVENTS = 400_000
 """Maximum number of recorded events of a thread; they take 19 MB."""
 MAKING = (Part.FETCH, Part.COLLATE, Part.TRANSFORM)
-"""Events from which the times of making a batch follow."""
+"""The parts of the events that give the times of making a batch."""
 
 
 def open_script_log(folder: str) -> EventLog:

@@ -43,7 +43,7 @@ class RankLoop:
     seconds: float
 
     @property
-    def of_pass(self) -> int:
+    def batches_per_pass(self) -> int:
         """Number of batches in a pass."""
         return -(-self.batches // self.passes)
 
@@ -96,7 +96,7 @@ def choose_more_batches(
 def _fit_batches(loop: RankLoop, batch_s: float, budget_s: float, outside_s: float) -> int:
     """Number of batches that take USUAL_S, or two passes, as far as the budget allows it."""
     wanted = max(int(USUAL_S / batch_s), FEWEST_BATCHES)
-    of_passes = FEWEST_PASSES * loop.of_pass
+    of_passes = FEWEST_PASSES * loop.batches_per_pass
     if of_passes * batch_s <= MOST_FACTOR * USUAL_S:
         wanted = max(wanted, of_passes)
     affordable_s = max(budget_s / PLANNED_RUNS - outside_s, LEAST_S)

@@ -50,8 +50,8 @@ class SamplerLengths:
         return length
 
     def find(self, loader: DataLoader[Any], number: int) -> int | None:
-        """The length of the dataset; None if there is none, or if it becomes known only when the
-        sampler asks for it: a further fact about the DataLoader of this number tells it then."""
+        """The length of the dataset; None if it has no length, or if the sampler has not asked for
+        it yet. When the sampler asks, a further fact gives it to the DataLoader of this number."""
         dataset = loader.dataset
         length = self._known.get(dataset)
         if length is not None:
@@ -69,7 +69,7 @@ class SamplerLengths:
 def _asks_for_length(loader: DataLoader[Any]) -> bool:
     """True if the DataLoader's indices come from a sampler that asks the dataset for its length
     when it begins."""
-    # A batch sampler is false if it is empty, for which it would ask for the length.
+    # The comparison is with None, because the truth of a batch sampler would ask for its length.
     sampler: Any = loader.sampler if loader.batch_sampler is None else loader.batch_sampler
     while type(sampler) is samplers.BatchSampler:
         sampler = sampler.sampler

@@ -1,4 +1,4 @@
-"""Run the beginning of a script again, with a change of one of its DataLoaders."""
+"""Run the beginning of a script again, as it is or with a change of one of its DataLoaders."""
 
 from __future__ import annotations
 
@@ -34,8 +34,9 @@ class HashedRun:
     """The loop in a run in which its samples are hashed, and its losses recorded."""
 
     digests: list[int]
-    """Hashes of the samples in the first pass, in ascending order: one of all of its samples, or
-    one of each batch if the pass has more than are hashed. Empty if a batch can't be hashed."""
+    """Hashes of the samples in the first pass, in ascending order. If all batches of the pass are
+    hashed, each rank has one hash of all samples; otherwise each hashed batch has one. Empty if a
+    batch can't be hashed."""
     seconds: float
     """Time of the loop, of the slowest rank if there are several, without the hashing."""
     once_s: float
@@ -56,8 +57,8 @@ class ScriptRunner:
         # An absolute path into the working folder would lead to the original, not to the copy.
         self.arguments = [_place_in_folder(each, folder) for each in arguments]
         self.folder = folder
-        self.of_pass = loop_of_rank(found).of_pass
-        self.hashed = min(batches, self.of_pass, DIGEST_BATCHES)
+        self.batches_per_pass = loop_of_rank(found).batches_per_pass
+        self.hashed = min(batches, self.batches_per_pass, DIGEST_BATCHES)
         self.notes: dict[str, tuple[str, ...]] = {}
         """Sentences on arguments that have no effect, by the name of the change."""
         # A script in a copy of the working folder makes its loader there, unless it is in a package
@@ -89,12 +90,12 @@ class ScriptRunner:
         return self._run_hashed(replace(self.cut, change=change, hashed=self.hashed), limit_s)
 
     def rerun_hashed(self, change: Change, limit_s: float) -> HashedRun:
-        """As run_hashed, by a run that ends after the samples that are hashed."""
+        """Like run_hashed, but the run ends after the batches that are hashed."""
         cut = replace(self.cut, change=change, hashed=self.hashed, batches=self.hashed)
         return self._run_hashed(cut, limit_s)
 
     def lengthen(self, batches: int) -> None:
-        """Let further runs end after this many batches; as many as before are hashed."""
+        """Make further runs end after this many batches; the number of hashed batches stays."""
         self.cut = replace(self.cut, batches=batches)
 
     def _run_hashed(self, cut: CutRun, limit_s: float) -> HashedRun:
@@ -114,7 +115,7 @@ class ScriptRunner:
         """The digests of all ranks, as HashedRun has them."""
         if not all(found):
             return []
-        if self.hashed == self.of_pass:
+        if self.hashed == self.batches_per_pass:
             return sorted(sum(digests) % 2**64 for digests in found)
         return sorted(number for digests in found for number in digests)
 

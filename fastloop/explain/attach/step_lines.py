@@ -1,5 +1,4 @@
-"""The lines of a script on which the steps of a loop spend their time, from the traces of some of
-its steps."""
+"""Find the lines of a script on which a loop's steps spend time, from traces of some steps."""
 
 from __future__ import annotations
 

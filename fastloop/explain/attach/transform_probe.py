@@ -1,4 +1,4 @@
-"""The probe of a dataset's transforms.
+"""Record the calls of a dataset's transforms while a batch is made.
 
 The dataset keeps its own objects, because the script may do anything with them: look at their type,
 set their attributes, iterate over them, or replace them. Instead `__call__` of their class is

@@ -1,4 +1,4 @@
-"""The answer of `fastloop attach --try`: the changes that were tried, as they are printed."""
+"""Format the answer of `fastloop attach --try`: the changes that were tried, and their gains."""
 
 from __future__ import annotations
 
@@ -149,8 +149,8 @@ def _tell_unsure(tried: TriedLoop, known: Sequence[TriedChange]) -> str:
     if it does not help."""
     first = known[0]
     assert first.gain is not None
-    # More time gives no round to a change that was left out of the last ones, and none after the
-    # last of all rounds.
+    # More time adds no round for a change that was left out of the last rounds. It adds none at all
+    # if the rounds did not end for lack of time.
     most_rounds = max(each.rounds for each in known)
     needs_time = tried.is_out_of_time and first.rounds == most_rounds
     if _is_unclear(first.gain):

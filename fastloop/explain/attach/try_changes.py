@@ -111,8 +111,11 @@ def _check_has_round(
 def _lengthen_runs(
     runner: ScriptRunner, found: LoopFindings, first: HashedRun, budget_s: float, first_s: float
 ) -> float:
-    """Let further runs have as many batches as the first run shows to be enough; returns the
-    seconds that such a run takes. first_s: seconds of the first run, from its start to its end."""
+    """Set the number of batches of further runs, by the speed of the first run.
+
+    first_s: seconds of the first run, from its start to its end. Returns the seconds that a further
+    run takes.
+    """
     batches = runner.cut.batches
     later_s = first.seconds - first.once_s
     # Workers make further batches while one is hashed, so that the waits after it are shorter.
@@ -136,8 +139,10 @@ def _describe_length(before: int, batches: int, first: HashedRun) -> str:
 def _add_of_later_passes(
     changes: Sequence[Change], found: LoopFindings, before: int, batches: int
 ) -> Sequence[Change]:
-    """The changes, beginning with those that runs of this many batches can show, unlike shorter
-    ones."""
+    """The changes, preceded by those that only longer runs can show.
+
+    before, batches: number of batches in the first run, and in further runs.
+    """
     known = choose_changes(found, before)
     added = [each for each in choose_changes(found, batches) if each not in known]
     return [*added, *changes][:MOST_CHANGES]
@@ -206,8 +211,8 @@ def _describe_changes(found: LoopFindings, attempts: Attempts) -> tuple[TriedCha
 
 
 def _compare_runs(session: _Session, change: Change) -> _Recommendation:
-    """The comparison of samples and losses with the change to those of the first run, which is
-    without it."""
+    """Compare the samples and losses of a run with the change to those of the first run, which has
+    no change."""
     first, deadline = session.first, session.deadline
     try:
         again, changed = (

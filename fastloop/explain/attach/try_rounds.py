@@ -1,5 +1,5 @@
-"""Runs of a script as it is and with changes, in rounds: which of them fit into the time, and how
-much of the loop's time each change saves."""
+"""Run a script in rounds, as it is and with changes: choose the runs that fit into the time, and
+estimate the share of the loop's time that each change saves."""
 
 from __future__ import annotations
 
@@ -51,7 +51,8 @@ class Attempts:
 
     @property
     def longest_run_s(self) -> float:
-        """Seconds of the longest run, from its start to its end, of those that would run again."""
+        """Seconds of the longest run, from start to end, of the script as it is and with the
+        changes that would run again."""
         again = [each for each in self.changed if self._is_alive(each)]
         return max(each.run_s for each in (self.baseline, *again))
 

@@ -1,8 +1,8 @@
-"""The probe of the limits that a loop's processes reach: counters of the threads that make batches,
-of steps, and of each process, written as facts.
+"""Record counters of the threads that make batches or run steps, and of their processes, as facts.
 
-A fact has the totals since the start of its pass. Readings become rarer as a pass goes on, and
-together they take a small share of a process's time.
+The counters show which limits a loop's processes reach, such as that of cores. A fact, which is a
+dictionary in the log, has the totals since the start of its pass. Readings become rarer as
+a pass goes on, and together they take a small share of a process's time.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""The probe of loops over iterables that are not DataLoaders: FastLoaders, and the iterables that
-fastloop.watch gets."""
+"""Record loops over iterables that are not DataLoaders: FastLoaders, and the iterables that a
+script passes to fastloop.watch."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ RECORDED = DataLoader, _BaseDataLoaderIter
 
 
 def watch_loops(iterable: Iterable[T], folder: Path) -> Iterable[T]:
-    """The iterable with a reading of the clock around each next(), or itself if it is recorded
-    anyway."""
+    """A wrapper of the iterable that records each next(); the iterable itself if its loops are
+    recorded anyway."""
     from fastloop.fastloader import FastLoader
 
     if isinstance(iterable, (*RECORDED, FastLoader, Watched, WatchedIterator)):

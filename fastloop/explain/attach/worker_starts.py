@@ -1,4 +1,4 @@
-"""The time that a DataLoader's workers take to start and to end, tried in this process."""
+"""Measure the time that a DataLoader's workers take to start and to end, by similar processes."""
 
 from __future__ import annotations
 

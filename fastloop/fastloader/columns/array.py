@@ -83,7 +83,7 @@ def array_column(source: torch.Tensor | np.ndarray) -> ArrayColumn:
     region = region_of(source)
     if region is not None and region.is_writable:
         region = None
-    # A copy that was made to be contiguous is no longer a map.
+    # If the rows had to be copied to be contiguous, the copy is not mapped from a file.
     is_map = isinstance(source, np.ndarray) and source.ctypes.data == flat.data_ptr()
     file = find_file(source) if is_map else None
     return ArrayColumn(flat.view(torch.uint8).numpy(), spec, memory, region, file)

@@ -11,6 +11,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 Tree = Any
+"""A nested structure of tuples, lists and dicts, as torch's pytree reads it, or a single leaf."""
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Convert rows to floats as they are gathered.
+"""`converted`, which makes a column of rows that are converted to floats as they are gathered.
 
 A loop that converts its batches reads and writes each of them in memory once more per operation.
 The native core gathers, converts and scales each row while it is in the processor's cache: memory
@@ -20,6 +20,7 @@ from fastloop.fastloader.columns.column import SampleSpec
 from fastloop.fastloader.columns.native_rows import SOURCE_TYPES, describe_rows, fill_rows
 
 NATIVE_TARGETS = torch.float32, torch.bfloat16, torch.float16
+"""The dtypes to which the native core converts; torch converts to others."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,7 +33,7 @@ class ConvertedColumn:
     factor: torch.Tensor
     """One number, or one for each channel."""
     offset: torch.Tensor
-    """Numbers to add, as many as the factor has."""
+    """The numbers to add, of the same shape as `factor`."""
 
     def __len__(self) -> int:
         """Return the number of rows."""
@@ -121,7 +122,8 @@ def converted(  # noqa: PLR0913 - the parameters have torch's and torchvision's 
     if not all(each > 0 for each in stds):
         raise ValueError(f"std={std}: allowed are numbers above 0")
     spec = SampleSpec(dtype, shape, channels_last)
-    # If one of them has a number for each channel and the other a single one, that counts for all.
+    # If mean has a number for each channel and std a single one, or the reverse, the single number
+    # is used for all channels.
     count = max(len(means), len(stds))
     means, stds = means * (count // len(means)), stds * (count // len(stds))
     # The computation uses float32 at least: in bfloat16, a mean of 120 is off by 0.3.
@@ -154,10 +156,11 @@ def _channel_values(
 def _convert_rows(
     rows: torch.Tensor, factor: torch.Tensor, offset: torch.Tensor, result: torch.Tensor
 ) -> None:
-    """Write rows * factor + offset to `result`, of one number or one for each channel.
+    """Write rows * factor + offset to `result`; factor and offset have one number, or one for each
+    channel.
 
-    Computed in the factor's dtype. Product and sum are rounded one after the other: the bits are
-    those of the native core.
+    The result is computed in the factor's dtype. Product and sum are rounded one after the other,
+    which gives the same bits as the native core.
     """
     is_in_place = result.dtype == factor.dtype
     floats = result if is_in_place else torch.empty_like(result, dtype=factor.dtype)

@@ -1,6 +1,6 @@
-"""Crops of images, and the random numbers that they draw, as torchvision's classes draw them.
+"""RandomResizedCrop and CenterCrop, which cut samples out of images as torchvision's classes do.
 
-native/jpeg/cut.c computes the same numbers, bit for bit.
+native/jpeg/cut.c computes the same random numbers and cuts, bit for bit.
 """
 
 from __future__ import annotations

@@ -53,6 +53,7 @@ LIBRARIES = {
 """Decoder -> (modules that it needs, command that installs them), the fastest first."""
 
 INSTALL_JPEG = "install libjpeg-turbo's headers (Debian: libjpeg62-turbo-dev), then fastloop again"
+"""The advice of errors that say that the native decoder is missing."""
 
 
 def decode_by_simplejpeg(data: Encoded, encoding: Encoding) -> np.ndarray:
@@ -274,9 +275,10 @@ def load_jpeg() -> Any | None:
 
 
 def describe_native_decoder() -> str:
-    """Return `native`. If libjpeg reads the codes of baseline JPEGs, which takes longer than
-    reading them by native code, the reason is added: the native code needs a libjpeg that it
-    knows."""
+    """Return `native`, with a reason if libjpeg reads the codes of baseline JPEGs.
+
+    libjpeg takes longer than the native code, which works only with a libjpeg that it knows.
+    """
     jpeg = load_jpeg()
     problem = None if jpeg is None else jpeg.own_scan_problem()
     return "native" if problem is None else f"native, but libjpeg reads the codes: {problem}"

@@ -52,7 +52,7 @@ class ImageBytes:
         return self.images[index]
 
     def inputs(self, indices: list[int]) -> list[Encoded]:
-        """Return the bytes of each."""
+        """Return the bytes of each image."""
         return [self.read(index) for index in indices]
 
     def name(self, index: int) -> str:
@@ -78,7 +78,7 @@ class ImageArray:
         return self.data[self.offsets[index] : self.offsets[index + 1]].data
 
     def inputs(self, indices: list[int]) -> list[Encoded]:
-        """Return the bytes of each."""
+        """Return the bytes of each image."""
         self._check_file()
         view = self.data.data
         return [view[start:end] for start, end in self._bounds(indices)]

@@ -1,8 +1,8 @@
 """The headers of encoded images, read without decoding: encoding, components, orientation.
 
-The orientation is the one that the EXIF data state; native/jpeg/orientation.c reads the same from a
-JPEG. Only the first directory of the EXIF data is read, and only once: so no EXIF data takes long,
-whatever it refers to.
+The orientation is read from the EXIF data; native/jpeg/orientation.c reads the same number from a
+JPEG. Only the first directory of the EXIF data is read, and only once. Reading is therefore always
+fast, whatever the EXIF data refer to.
 """
 
 from __future__ import annotations
@@ -92,8 +92,7 @@ def is_whole_png(data: Encoded) -> bool:
 
 
 def is_for_pillow(data: Encoded) -> bool:
-    """True for a PNG from which libraries make different pixels, so that Pillow reads it for all of
-    them.
+    """True for a PNG that Pillow reads in place of all other libraries, which may differ from it.
 
     These are animated files, because some libraries draw the first frame differently, and files
     with compressed texts, which Pillow refuses if a text would take too much memory.

@@ -208,7 +208,7 @@ class Images:
 
     @property
     def decoder(self) -> str:
-        """The decoder's name; that of the native one has a reason if it is slower here."""
+        """The decoder's name; "native" is followed by a reason if the decoder is slower here."""
         decoder = self._column.decoder
         return describe_native_decoder() if decoder == NATIVE else decoder
 
@@ -230,7 +230,7 @@ class Images:
 
 
 def choose_crop_decoder(decoder: str | None) -> str:
-    """Return `decoder`, or for None the fastest one that is there.
+    """Return `decoder`, or for None the fastest decoder of crops that is installed.
 
     Raises ValueError for an unknown name, ImportError if the decoder is not installed.
     """
@@ -273,7 +273,7 @@ class CroppedImages:
         return SampleSpec(self.format.dtype, (3, height, width), self.format.channels_last)
 
     def fill(self, indices: np.ndarray, out: np.ndarray) -> None:
-        """Write the samples at `indices`: natively, and those that are left, by a library."""
+        """Write the samples at `indices` to `out`: natively if possible, else by a library."""
         keys = random_bits(indices, self.seed)
         left = range(len(indices))
         if self.decoder == NATIVE:
@@ -282,7 +282,7 @@ class CroppedImages:
         for place in left:
             index = int(indices[place])
             pixels = self._decode(index)
-            # The same key as natively: it does not show which decoder has made a sample.
+            # The native decoder has the same keys, so the cut does not depend on the decoder.
             cut = draw_cut(self.crop, self.flip, int(keys[place]), *pixels.shape[:2])
             self._check(index, cut)
             self.format.write(cut_pixels(pixels, cut), samples[place])

@@ -1,8 +1,8 @@
-"""The files that memory maps show.
+"""MappedFile and FileRegion: the file that a memory map shows, and the map's part of this file.
 
-A MappedFile is checked before it is read: reading a map of a file that has become shorter ends the
-process. A FileRegion locates a map's data in its file, to map it again in another process, or to
-read it.
+A MappedFile is checked before its map is read: if the file has become shorter, reading the map ends
+the process. A FileRegion locates a map's data in its file, to map it again in another process, or
+to read it.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ class FileRegion:
     is_writable: bool
     """True if writing to the map writes to the file."""
     identity: FileIdentity
-    """The identity of the mapped file: its path may since belong to another one."""
+    """The identity of the mapped file. Another file may have taken its path."""
 
     def open(self) -> np.memmap:
         """Map the region."""

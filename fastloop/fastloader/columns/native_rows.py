@@ -28,6 +28,7 @@ SOURCE_TYPES = {
 }
 """The core's numbers of the types that it converts; 0 stands for bytes that it copies."""
 SIGNED, UNSIGNED, FLOAT, BFLOAT, COMPLEX, BOOL = 0, 1, 2, 4, 5, 6
+"""DLPack's codes for kinds of numbers."""
 DLPACK_CODES = {
     torch.bool: BOOL,
     torch.bfloat16: BFLOAT,
@@ -36,7 +37,7 @@ DLPACK_CODES = {
     **dict.fromkeys([torch.float16, torch.float32, torch.float64], FLOAT),
     **dict.fromkeys([torch.complex64, torch.complex128], COMPLEX),
 }
-"""The types of the tensors that the core delivers, as DLPack numbers them."""
+"""Dtype of the tensors that the core delivers -> DLPack's code."""
 
 
 @runtime_checkable

@@ -1,4 +1,4 @@
-"""Leaves of samples that differ in length, and texts: offsets next to the values."""
+"""RaggedRows: rows or texts of several lengths, kept as one array of values and their offsets."""
 
 from __future__ import annotations
 

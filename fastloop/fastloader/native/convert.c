@@ -1,5 +1,5 @@
-/* Rows as floats: scaled, shifted, and in another order of channels, in one pass. Every way of
- * converting gives the same bits, see kernels.h. */
+/* Converts rows to another type: scales and shifts their items and reorders the channels, in one
+ * pass. Every way of converting gives the same bits, see kernels.h. */
 #include "core.h"
 
 #include <pthread.h>

@@ -1,7 +1,7 @@
 /* The native core of FastLoader: rows by index, conversion, orders, and the stream of an epoch.
  *
- * Nothing here knows of Python. Threads of a stream never wait for an interpreter, and a batch is
- * given back by a plain C function that any thread may call. bindings/ is the door to Python.
+ * Nothing here uses Python; bindings/ makes the Python module of it. Threads of a stream never wait
+ * for an interpreter, and a batch is given back by a plain C function that any thread may call.
  */
 #ifndef FASTLOOP_CORE_H
 #define FASTLOOP_CORE_H
@@ -11,7 +11,8 @@
 #include <stdint.h>
 
 #define FL_ALIGNMENT 64 /* bytes, to which each column of a batch is aligned: a cache line */
-/* Rows are made in pieces of about this size, a fraction of the second-level cache. */
+/* Rows are made (copied or converted) in pieces of about this size, a fraction of the second-level
+ * cache. */
 #define FL_PIECE_BYTES (192 << 10)
 #define FL_ALWAYS_INLINE static inline __attribute__((always_inline))
 

@@ -1,5 +1,6 @@
-/* Files that are mapped as rows: reading a row beyond the end of one ends the process by SIGBUS. So
- * their sizes are compared shortly before rows are read, which leaves a gap but no cost per row. */
+/* Checks whether files that are mapped as rows have become shorter: reading a row beyond a file's
+ * end would end the process by SIGBUS. Sizes are compared shortly before rows are read, which costs
+ * nothing per row, but does not notice a file that is shortened afterwards. */
 #if !defined(_POSIX_C_SOURCE)
 #define _POSIX_C_SOURCE 200809L
 #endif

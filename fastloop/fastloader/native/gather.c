@@ -1,4 +1,4 @@
-/* Rows by index, prefetched ahead of their use.
+/* Makes (copies or converts) the rows at given indices, and prefetches rows ahead of their use.
  *
  * A row at a random place costs a miss of every cache and of the TLB. The processor has many more
  * misses underway at once if the rows to come are prefetched. The hint matters: prefetcht1 loads

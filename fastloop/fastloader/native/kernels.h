@@ -1,5 +1,5 @@
-/* Loops that convert, for one instruction set. convert.c includes this file with TARGET, the
- * functions' attribute, and NAME, which makes their names differ.
+/* The loops that convert rows, for one instruction set. convert.c includes this file with TARGET,
+ * the functions' attribute, and NAME, which makes their names differ.
  *
  * A product and a sum are rounded separately (the build says -ffp-contract=off), so that every
  * instruction set, and torch's own operations, give the same bits.

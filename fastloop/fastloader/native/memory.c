@@ -1,5 +1,5 @@
-/* Epochs leave two things to later ones: memory of batches, which is taken again when nobody holds
- * it, and threads.
+/* The pool: it keeps two things for later epochs, memory of batches, which is used again when
+ * nobody holds it, and threads.
  *
  * A block is given back by whoever drops its last reference: any thread, also in a fork of the
  * process, in which a lock that another thread held would never be released. So nothing here takes

@@ -93,7 +93,7 @@ static void draw_permutation(fl_order *order, int64_t stop) {
 }
 
 /* Returns the place of a position in the square of num_rows x num_columns: a Feistel network of
- * four rounds, in which each half in turn is shifted by a number that the other one looks up. */
+ * four rounds. In each round one half is shifted by a number that the other half looks up. */
 static int64_t encrypt(const fl_order *order, uint64_t position) {
     uint32_t rows = order->num_rows, columns = order->num_columns;
     uint32_t left = (uint32_t)(position / columns), right = (uint32_t)(position % columns);

@@ -1,5 +1,6 @@
-/* The stream of an epoch's batches, from its start to its end: made ahead by threads, and by the
- * consumer before it waits. stream.h describes the state that they share. */
+/* Opens, stops and closes the stream of an epoch's batches. Threads make batches ahead of the
+ * consumer, which takes them, and which makes batches too before it waits. stream.h describes the
+ * state that they share. */
 #include "stream.h"
 #include "timed_wait.h"
 
@@ -87,7 +88,7 @@ void fl_close_stream(fl_stream *stream) {
     pthread_mutex_lock(&stream->mutex);
     /* The threads of an epoch that was delivered to its end are left to the next one. Those of
      * an epoch that is left early end with it: nobody may begin another. */
-    int is_whole = fl_look(stream) == FL_END && !stream->is_stopped;
+    int is_whole = fl_next_step(stream) == FL_END && !stream->is_stopped;
     pthread_mutex_unlock(&stream->mutex);
     fl_stop_stream(stream);
     if (stream->crew)

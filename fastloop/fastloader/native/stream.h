@@ -98,6 +98,6 @@ void fl_run_thread(void *stream);
 /* ---- the consumer: stream_consumer.c ---- */
 
 /* Returns the next step of the consumer; FL_READY: block `head` is complete. */
-fl_status fl_look(const fl_stream *stream);
+fl_status fl_next_step(const fl_stream *stream);
 
 #endif

@@ -1,4 +1,5 @@
-/* Opening blocks: how many batches the next one has, their indices and their memory. */
+/* Opens blocks: chooses the number of batches of the next block, reads their indices and takes
+ * their memory. */
 #include "stream.h"
 
 #include <stdlib.h>
@@ -101,7 +102,8 @@ static int take_memory(const fl_stream *stream, fl_slot *slot) {
             nbytes += fl_align((size_t)((slot->bounds[k + 1] - slot->bounds[k]) *
                                         stream->plan.columns[c].nbytes));
     }
-    /* Blocks of one size can be taken again for one another, also the last one of an epoch. */
+    /* A smaller block, such as the last one of an epoch, gets the usual size too, so that any later
+     * block can use its memory again. */
     size_t whole = (size_t)(stream->block_batches * stream->batch_nbytes);
     int is_near = nbytes < whole && whole <= stream->plan.block_nbytes;
     slot->block = fl_take_block(stream->plan.pool, is_near ? whole : nbytes);

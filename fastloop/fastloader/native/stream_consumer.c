@@ -1,4 +1,4 @@
-/* The consumer of a stream: batches of complete blocks, in order, and waiting for the next one. */
+/* Delivers batches of complete blocks to a stream's consumer, in order, or waits for the next. */
 #include "stream.h"
 #include "timed_wait.h"
 
@@ -27,7 +27,7 @@ static fl_status deliver(fl_stream *stream, fl_batch *batch) {
     return FL_READY;
 }
 
-fl_status fl_look(const fl_stream *stream) {
+fl_status fl_next_step(const fl_stream *stream) {
     /* The order of these tests counts: indices are asked for while complete blocks are left, so
      * that threads go on; and batches made before an error are delivered before it. */
     if (stream->is_stopped)
@@ -63,19 +63,19 @@ fl_status fl_try_next(fl_stream *stream, fl_batch *batch) {
     pthread_mutex_lock(&stream->mutex);
     if (stream->is_delivering)
         retire_head(stream);
-    return begin_block(stream, fl_look(stream), batch);
+    return begin_block(stream, fl_next_step(stream), batch);
 }
 
 fl_status fl_next(fl_stream *stream, int wait_ms, fl_batch *batch) {
     pthread_mutex_lock(&stream->mutex);
-    fl_status status = fl_look(stream);
+    fl_status status = fl_next_step(stream);
     /* The consumer works instead of waiting, until its batch is ready or there is no work. */
     while (status == FL_WAITING && fl_work_once(stream, 0))
-        status = fl_look(stream);
+        status = fl_next_step(stream);
     if (status == FL_WAITING) {
         /* The state, not the return value, shows why the wait ended. */
         (void)fl_wait_ms(&stream->ready, &stream->mutex, wait_ms);
-        status = fl_look(stream);
+        status = fl_next_step(stream);
     }
     return begin_block(stream, status, batch);
 }

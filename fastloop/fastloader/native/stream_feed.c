@@ -1,11 +1,11 @@
-/* The indices that a stream has yet to read. If they are fed, they come from batch to batch. */
+/* Counts the indices that a stream has not read yet, and feeds it more while the epoch runs. */
 #include "stream.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-/* Samplers may be endless, and are not read further ahead than needed: at most so many sizes of
- * batches, or indices, are asked for. */
+/* Samplers may be endless, and are not read further ahead than needed: with so many sizes of
+ * batches, or so many indices, the stream asks for no more. */
 enum { MAX_FED_SIZES = 64 };
 enum { MAX_FED_AHEAD = 4096 };
 

@@ -1,7 +1,7 @@
 /* Timed waits by the monotonic clock.
  *
- * The realtime clock, which a condition goes by unless told otherwise, may be moved while a thread
- * waits, by NTP or by its owner: a wait of a second would then last for hours, or not at all.
+ * By default a condition uses the realtime clock, which NTP or the machine's owner may set while a
+ * thread waits: a wait of a second would then last for hours, or end at once.
  */
 #if !defined(_POSIX_C_SOURCE)
 #define _POSIX_C_SOURCE 200809L

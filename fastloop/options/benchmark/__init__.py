@@ -1,1 +1,1 @@
-"""`benchmark=`: the work on each batch; each option satisfies Benchmark."""
+"""`benchmark=`: the work on each batch; each option satisfies the Protocol Benchmark."""

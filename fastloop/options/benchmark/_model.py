@@ -1,4 +1,4 @@
-"""A benchmark's model: built once and reset to its seeded state at every start."""
+"""The session of training and inference: a model, built once and reset at every start."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ BATCH_ERRORS = {
 """Parts of torch's messages about a batch that a model can't use, and their explanation."""
 
 Place = Callable[[Tree], Tree]
-"""Brings a host batch to the device."""
+"""Function that brings a host batch to the device."""
 Consume = Callable[[Tree], Any]
-"""Runs the step on a host batch."""
+"""Function that runs the step on a host batch."""
 Receive = Callable[[torch.Tensor], Any]
-"""Is called with the result of each step."""
+"""Function that is called with the result of each step."""
 
 
 @dataclass(kw_only=True)
@@ -44,10 +44,10 @@ class ModelSession:
     setup: Setup
     module: nn.Module
     step: Step
-    """The step as the execution runs it."""
+    """The step, executed as the job's `execution` demands."""
     make_receive: Callable[[], tuple[Receive, list]]
-    """Begins the collection of results: the function that receives them, and the list of losses
-    that it fills."""
+    """Called at each start: returns the function that receives the results, and the list of losses
+    that this function fills."""
     ddp: DistributedDataParallel | None = None
     """The module wrapped for several ranks that train together; None for one."""
     scaler: torch.amp.GradScaler | None = None
@@ -75,8 +75,10 @@ class ModelSession:
 
 
 def build_seeded(setup: Setup) -> nn.Module:
-    """A new module on the host, equal for equal seeds. Raises Unsupported if the model's check
-    does."""
+    """A new module on the host, equal for equal seeds.
+
+    Raises Unsupported if the model does not accept the samples.
+    """
     setup.model.check(setup.num_classes, setup.sample)
     torch.manual_seed(setup.seed)
     return setup.model.build(setup.sample[0][1], setup.num_classes)
@@ -100,6 +102,8 @@ def with_autocast(
 
 
 def _consume_by(place: Place, step: Step, pair: ExtractPair, receive: Receive) -> Consume:
+    """A function that places a host batch, runs the step, and passes the result to `receive`."""
+
     def consume(batch: Tree) -> None:
         source, targets = pair(place(batch))
         try:

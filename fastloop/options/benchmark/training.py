@@ -20,7 +20,7 @@ from fastloop.options.benchmark._model import (
 
 @option
 class Training:
-    """An SGD step on the cross entropy per batch; ranks average their gradients in every step
+    """An SGD step on the cross entropy of each batch; ranks average their gradients in every step
     (DistributedDataParallel)."""
 
     limit: ClassVar[Literal["gather", "replay"]] = "replay"
@@ -39,7 +39,7 @@ class Training:
             lambda source, targets: cross_entropy(forward(source), targets), setup
         )
         optimizer = torch.optim.SGD(module.parameters(), lr=setup.learning_rate)
-        # bf16 has float32's range of exponents: only fp16's gradients underflow.
+        # Only fp16's gradients underflow and need a scaler: bf16 has float32's range of exponents.
         scaler = torch.amp.GradScaler(setup.device.type) if setup.precision == "fp16" else None
         step = setup.execution.step(_training_step(loss_of, optimizer, scaler), module)
         return ModelSession(
@@ -55,6 +55,8 @@ class Training:
 def _training_step(
     loss_of: Step, optimizer: torch.optim.Optimizer, scaler: torch.amp.GradScaler | None
 ) -> Step:
+    """A function that trains on a batch and returns its loss; scaler: None without scaling."""
+
     def step(source: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
         optimizer.zero_grad()
         loss = loss_of(source, targets)

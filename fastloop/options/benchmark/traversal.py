@@ -16,7 +16,7 @@ class TraversalSession:
     """A session that only places batches. It keeps nothing from one start to the next."""
 
     unread: bool
-    """True if bytes of a batch may still be unread in a file."""
+    """True if a batch may be memory-mapped, with bytes that have not been read from the file."""
     ddp: ClassVar[None] = None
 
     def start(self, place: Callable[[Tree], Tree]) -> tuple[Callable[[Tree], Any], list]:

@@ -1,1 +1,1 @@
-"""`collate=`: how samples are combined into a batch; each option satisfies Collate."""
+"""`collate=`: how samples are combined into a batch; each option satisfies the Protocol Collate."""

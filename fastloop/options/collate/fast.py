@@ -1,4 +1,4 @@
-"""`collate=fast`: a batch of uint8 images, after NVIDIA's fast_collate (apex)."""
+"""`collate=fast`: a batch of uint8 images, modelled on NVIDIA's fast_collate (apex)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from fastloop.core.types import Tree, Unsupported, option
 class FastCollate:
     """uint8 (height, width, channels) images are copied into one batch; the device converts them.
 
-    After NVIDIA's fast_collate (apex): samples are neither transposed nor converted on the host,
+    As in NVIDIA's fast_collate (apex), samples are neither transposed nor converted on the host,
     and one byte per value is transferred instead of four.
     """
 

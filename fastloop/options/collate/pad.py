@@ -13,7 +13,7 @@ from fastloop.data.ragged import collate_by_leaf
 
 @option
 class PadCollate:
-    """Padding: each leaf that has a dimension becomes (padded, lengths).
+    """Padding: each leaf with at least one dimension becomes a pair (padded, lengths).
 
     Samples are padded with `value` along the first dimension to the longest of their batch.
     """

@@ -12,7 +12,7 @@ from fastloop.data.dataset_samples import is_broken
 
 @option
 class SkipBrokenCollate:
-    """default_collate of the samples that could be decoded; broken ones make a batch smaller."""
+    """default_collate of the samples that could be decoded; a batch lacks its broken samples."""
 
     takes: ClassVar[Literal["canonical"]] = "canonical"
     tolerant: ClassVar[bool] = True

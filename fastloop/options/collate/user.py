@@ -16,10 +16,10 @@ class UserCollate:
     """The user's own collate, `collate._target_=package.module.name`, called by the process or
     thread that reads the samples.
 
-    The function defines the samples: the reference of the same-data check is its batch of every
-    single sample. A sample that could not be decoded is None; a sample for which the function makes
-    no batch is left out. With a Dataset that returns a batch from `__getitems__`, the function gets
-    that batch.
+    The function defines the samples: the same-data check compares with the function's batch of
+    every single sample. A sample that could not be decoded is None; a sample for which the function
+    makes no batch is left out. With a Dataset that returns a batch from `__getitems__`, the
+    function gets that batch.
     """
 
     takes: ClassVar[Literal["canonical"]] = "canonical"

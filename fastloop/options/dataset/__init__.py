@@ -1,1 +1,1 @@
-"""`dataset=`: the source of the samples; each option satisfies Dataset."""
+"""`dataset=`: the source of the samples; each option satisfies the Protocol Dataset."""

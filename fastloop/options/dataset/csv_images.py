@@ -48,7 +48,7 @@ class LandmarkSamples:
     def __getitem__(self, index: int) -> dict[str, torch.Tensor]:
         pixels = decode_file(self.root / self.names[index], self.decoder, None)
         points = self.landmarks[index]
-        # Landmarks are in pixels of the stored image: they move with its resize and crop.
+        # Landmarks are in pixels of the stored image, so they are resized and cropped with it.
         if self.size:
             points = _resize_landmarks(points, pixels.shape[0], pixels.shape[1], self.size)
             pixels = resize_and_crop(pixels, self.size)
@@ -72,7 +72,7 @@ class CsvImages:
 
     label: ClassVar[str] = "csv_images"
     num_classes: ClassVar[None] = None
-    # Landmarks are not pixels: exact bits are compared.
+    # Landmarks are not pixels, so samples are compared by their exact bits.
     uint8_scale: ClassVar[None] = None
     decodes: ClassVar[bool] = True
     csv_file: str
@@ -88,7 +88,8 @@ class CsvImages:
     def fetch(self) -> str:
         """A fingerprint of the CSV file, the images, the decoder and the size.
 
-        Raises BadData for other columns, for values that are not numbers, and for missing images.
+        Raises BadData for other columns than expected, for values that are not numbers, and for
+        missing images.
         """
         names = [name for name, _ in _rows(self._table())]
         for name in names:

@@ -42,21 +42,21 @@ class CustomDataset:
     def fetch(self) -> str:
         """A fingerprint of target, arguments, version, scale, length and a few samples.
 
-        A change of the data beyond these needs another `version`. Random samples, which differ
+        A change of other parts of the data needs another `version`. Random samples, which differ
         when they are read again, are left out.
         """
         samples = self.open()
         last = len(samples) - 1
-        # The samples are spread evenly over all, with the first and the last one.
+        # The indices are spread evenly from the first sample to the last.
         gaps = FINGERPRINTED_SAMPLES - 1
         indices = sorted({k * last // gaps for k in range(gaps + 1)})
-        # Random samples would change the fingerprint each time.
+        # Samples that differ at the second reading are random: they would change each fingerprint.
         first, second = (
             [sample_fingerprint(samples, index) for index in indices] for _ in range(2)
         )
         kwargs = stable_repr(self.kwargs)
         rows = first if first == second else []
-        # Samples of one length have the same name whether `ragged` is null or false.
+        # For samples of one length, the fingerprint is the same if `ragged` is null or false.
         ragged = ["ragged"] if self.ragged else []
         return fingerprint(
             "custom", self.target, kwargs, self.version, self.uint8_scale, last, rows, *ragged

@@ -109,7 +109,7 @@ class FashionMnist:
         except (RuntimeError, ValueError, OSError, AssertionError, KeyError) as error:
             # torchvision asserts some conditions without a message.
             first, *others = str(error).splitlines() or ["wrong header"]
-            # The first line on a failed download names its file, and the last one the reason.
+            # If a download fails, the first line names the file, and the last line the reason.
             reason = f"{first} {others[-1]}" if others and first.endswith(":") else first
             raise BadData(self._explain(reason)) from error
         # torchvision does not compare the numbers of images and labels: without this check, a
@@ -120,6 +120,7 @@ class FashionMnist:
         return samples
 
     def _explain(self, reason: str) -> str:
+        """The text of an error: the files are not IDX data, or are missing, and how to get them."""
         if all(path.exists() for path in self._files(*SPLITS.values())):
             images, labels = self._files(SPLITS[self.train])
             return f"{images} or {labels}: not IDX data: {reason}"
@@ -136,7 +137,8 @@ def _pixels(image: Image) -> np.ndarray:
 
 @contextmanager
 def _socket_timeout(seconds: float) -> Iterator[None]:
-    # torchvision calls urlopen without a timeout: it would hang on a network that drops packets.
+    # torchvision calls urlopen without a timeout: a download would hang on a network that drops
+    # packets.
     before = socket.getdefaulttimeout()
     socket.setdefaulttimeout(seconds)
     try:

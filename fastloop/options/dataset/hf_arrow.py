@@ -30,7 +30,7 @@ class ArrowSamples:
         return len(self.dataset)
 
     def __getitem__(self, index: int) -> Tree:
-        # A negative index would be one from the end.
+        # The library would count a negative index from the end.
         if not 0 <= index < len(self):
             raise IndexError(index)
         return self._sample(self.dataset[index])
@@ -85,8 +85,8 @@ class HfArrowDataset:
     def open(self) -> ArrowSamples:
         """The samples; each process maps the files itself.
 
-        Raises BadData if a column is absent, or none is left beside the label, or there are no
-        rows, and Unsupported for a split that does not exist.
+        Raises BadData if a column is absent, if no column except the label is selected, or if there
+        are no rows. Raises Unsupported for a split that does not exist.
         """
         dataset = self._load()
         names = self.columns or tuple(dataset.column_names)

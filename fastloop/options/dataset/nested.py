@@ -19,7 +19,7 @@ SEED = 0
 
 @dataclass(frozen=True)
 class NestedSamples:
-    """{"im": {"label", "image"}, "cim", "pim": [two]} of float32 (channels, size, size) in 0..1."""
+    """{"im": {"label", "image"}, "cim", "pim": [two]}, float32 (channels, size, size) in 0..1."""
 
     count: int
     size: int
@@ -45,7 +45,7 @@ class NestedSamples:
 
 @option
 class NestedDataset:
-    """Samples that are nested dicts and lists of images, for every placement except direct."""
+    """Samples that are nested dicts and lists of images; placement=direct can't move them."""
 
     label: ClassVar[str] = "nested"
     num_classes: ClassVar[None] = None

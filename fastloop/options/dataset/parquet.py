@@ -67,7 +67,7 @@ class ParquetDataset:
 
 
 class _TableReader:
-    """Open files, and their row groups that were decoded last."""
+    """The user's open files, and the row groups that were decoded last."""
 
     def __init__(self, dataset: ParquetDataset) -> None:
         self._dataset = dataset
@@ -110,6 +110,7 @@ class _TableReader:
             file.close(force=True)
 
     def _decode(self, number: int) -> list[np.ndarray]:
+        """The columns of a row group, decoded; `number` counts the groups of all files."""
         path, file, group = self._groups[number]
         table = file.read_row_group(group, columns=self._names)
         return [_array(path, name, table.column(name)) for name in self._names]
@@ -124,7 +125,7 @@ def _open_file(path: Path) -> Any:
 
 
 def _check_column(path: Path, schema: Any, name: str, ragged: bool) -> None:
-    """Raise BadData for a column that is absent, or not of numbers and lists of them."""
+    """Raise BadData for an absent column, or one without numbers, booleans or lists of them."""
     types = LIBRARY.load().types
     if schema.get_field_index(name) < 0:
         raise BadData(
@@ -144,8 +145,8 @@ def _check_column(path: Path, schema: Any, name: str, ragged: bool) -> None:
 
 
 def _array(path: Path, name: str, column: Any) -> np.ndarray:
-    """A column as an array; if its lists differ in length, as an object array with an array a
-    row."""
+    """A column as an array; if it has lists without a fixed length, as an object array that holds
+    one array per row."""
     types = LIBRARY.load().types
     values = column.combine_chunks()
     shape = []

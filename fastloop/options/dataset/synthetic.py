@@ -34,7 +34,7 @@ class SyntheticSamples:
         return self.count
 
     def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
-        # Iteration over a Dataset without __iter__ ends with an IndexError.
+        # Iteration over an object without __iter__ ends at the first IndexError.
         if not 0 <= index < self.count:
             raise IndexError(index)
         generator = sample_generator(self.seed, index)

@@ -24,7 +24,7 @@ CATEGORIES = 1000
 LABEL = "label"
 """Name of the column of labels."""
 OWN_DATA = "to read your own table, name your Dataset: dataset._target_=..."
-"""The setting that the message names if no file can be generated in dataset.root."""
+"""Advice in the error message that appears if no file can be generated in dataset.root."""
 LIBRARY = Library("pyarrow", "dataset=table", "pip install pyarrow")
 
 
@@ -43,9 +43,9 @@ class TableRows:
 
 @option
 class TableDataset:
-    """A table of float32 features, int64 categories and a label, in a Parquet file.
+    """A table of float32 numbers, int64 categories and int64 labels, in a Parquet file.
 
-    Every third feature is a category, the others are numbers. Needs pyarrow.
+    Every third column is a category; the last column is the label. Needs pyarrow.
     """
 
     label: ClassVar[str] = "table"

@@ -1,4 +1,4 @@
-"""`dataset=texts`: texts of variable length without a download: Python's standard library."""
+"""`dataset=texts`: texts of variable length, from the source of Python's standard library."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from fastloop.core.types import BadData, option
 from fastloop.data.dataset_files import create_once
 
 OWN_DATA = "to read your own texts, name your Dataset: dataset._target_=..."
-"""The setting that the message names if no file can be generated in dataset.root."""
+"""Advice in the error message that appears if no file can be generated in dataset.root."""
 PARAGRAPH_BREAK = re.compile(rb"\n\s*\n")
 
 
@@ -31,6 +31,7 @@ class Paragraphs:
     """(int64 (length,), int) samples from one array of bytes."""
 
     tokens: np.ndarray
+    """uint8, the bytes of all samples one after another."""
     bounds: np.ndarray
     """int64 (samples + 1,): the start of each sample and the end of the last one."""
     labels: np.ndarray
@@ -47,7 +48,8 @@ class Paragraphs:
 class Texts:
     """Paragraphs of the source of Python's standard library, one token per byte.
 
-    The label is the number of the top-level module that the paragraph is from.
+    A sample has at most max_length tokens. The label is the number of the top-level module that
+    contains the paragraph. No download is needed.
     """
 
     label: ClassVar[str] = "texts"

@@ -19,7 +19,7 @@ from fastloop.fastloader.columns.mapped_file import pack_maps, unpack_maps
 SEED = 0
 """The seed of the random tokens of a generated file."""
 OWN_DATA = "to read a file of your own, set dataset.path=..."
-"""The setting that the message names if no file can be generated in dataset.root."""
+"""Advice in the error message that appears if no file can be generated in dataset.root."""
 VOCABULARY = 50_257
 """The vocabulary size of GPT-2; a generated file has random tokens below it."""
 STORED_WINDOWS = 8
@@ -56,7 +56,8 @@ class TokenWindows:
 class Tokens:
     """Windows of a file of uint16 tokens; window i begins at token i * stride.
 
-    With stride=1, order=random reads random windows as nanoGPT does.
+    stride=null stands for block_size: inputs do not overlap. With stride=1, order=random reads
+    random windows as nanoGPT does.
     """
 
     label: ClassVar[str] = "tokens"
@@ -79,9 +80,9 @@ class Tokens:
         return self.path or Path(self.root) / f"tokens-{self.num_tokens}.bin"
 
     def fetch(self) -> str:
-        """A fingerprint of the file, which is created if path is null and it is missing.
+        """A fingerprint of the file; if path is null, a missing file is generated.
 
-        Raises BadData if it has an odd number of bytes, is shorter than a window or can't be
+        Raises BadData if the file has an odd number of bytes, is shorter than a window or can't be
         written.
         """
         if self.path is None:
@@ -94,8 +95,8 @@ class Tokens:
             raise BadData(
                 f"{self.file}: {tokens} (dataset.block_size={self.block_size} and the next)"
             )
-        # stride=null and stride=<block_size> are the same windows and have one fingerprint: that of
-        # null, by which existing stores are found.
+        # stride=null and stride=<block_size> give the same windows, and so the same fingerprint.
+        # Existing stores were written with the fingerprint of null.
         stride = None if self.effective_stride == self.block_size else self.effective_stride
         return fingerprint("tokens", file_fingerprint(self.file), self.block_size, stride)
 

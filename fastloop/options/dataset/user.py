@@ -1,4 +1,4 @@
-"""The dataset of a user's loader that brings its own data."""
+"""The dataset of a job with the user's own loader, if the loader takes no dataset."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from fastloop.core.protocols import Dataset, Samples
 from fastloop.core.types import Epochs, Tree, Unsupported
 
 
-class DataBringingLoader(Protocol):
-    """A user's loader that brings its own data."""
+class LoaderWithOwnData(Protocol):
+    """A user's loader that takes no dataset: it delivers data of its own."""
 
     @property
     def target(self) -> str:
@@ -21,7 +21,7 @@ class DataBringingLoader(Protocol):
         ...
 
     def open_epochs(self, plan: Plan, dataset: Dataset | None) -> AbstractContextManager[Epochs]:
-        """Epochs of the loader's batches; if the dataset is None, of the loader's own data."""
+        """Epochs of the loader's batches; dataset: None for a loader that takes none."""
         ...
 
 
@@ -29,9 +29,10 @@ class DataBringingLoader(Protocol):
 class UserDataset:
     """The samples that a user's loader delivers in its first epoch, if no dataset is named."""
 
-    loader: DataBringingLoader
+    loader: LoaderWithOwnData
     plan: Plan
     same_data: bool
+    """False if the samples are random."""
     label: ClassVar[str] = "own data"
     num_classes: ClassVar[int] = 0
     uint8_scale: ClassVar[None] = None

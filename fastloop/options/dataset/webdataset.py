@@ -25,23 +25,30 @@ from fastloop.data.image_pixels import Size, decode_and_resize, to_floats
 IMAGES = ("jpg", "jpeg", "png", "webp")
 NUMBERS = ("cls", "cls2", "index", "id")
 ARRAYS = ("npy", "ten")
-"""Extensions of images, of numbers and of arrays."""
+"""File extensions of images, of numbers and of arrays."""
 KINDS = ", ".join((*IMAGES, *NUMBERS, *ARRAYS))
+"""All of these extensions, for messages."""
 TENSORS = Library("webdataset", "dataset.fields=[ten]", "pip install webdataset")
 """The library that knows .ten files."""
 
 Member = tuple[int, int, int, str]
-"""Number of the tar file, offset and size of the content, and extension."""
+"""A file in a tar file: number of the tar file, offset and size of the content, and extension.
+
+A bare tuple: to pickle a NamedTuple for a worker takes four times as long.
+"""
 
 
 @dataclass(frozen=True)
 class TarSamples:
-    """A tuple of a sample's parts, or its only one: images as float32 (3, height, width) in 0..1,
-    numbers as int, .npy files as tensors, and .ten files as a tensor or a tuple of tensors."""
+    """Samples of tar files: a tuple of a sample's parts, or the part itself if there is only one.
+
+    Images are float32 (3, height, width) in 0..1, numbers are int, .npy files are tensors, and .ten
+    files are a tensor or a tuple of tensors.
+    """
 
     paths: Sequence[Path]
     members: Sequence[tuple[Member, ...]]
-    """The files of each sample."""
+    """The files of each sample, one for each field of the dataset."""
     decoder: Decoder
     size: Size | None
 
@@ -55,8 +62,9 @@ class TarSamples:
         return tuple(parts) if len(parts) > 1 else parts[0]
 
     def read_file(self, index: int) -> bytes:
-        """The first image file of that sample."""
-        return self._read(next(each for each in self.members[index] if each[3] in IMAGES))
+        """The content of the sample's first image file."""
+        members = self.members[index]
+        return self._read(next(each for each in members if _extension_of(each) in IMAGES))
 
     def decode_file(self, data: bytes) -> np.ndarray:
         """Pixels of a file, (height, width, 3) uint8, resized; raises BadData."""
@@ -70,7 +78,7 @@ class TarSamples:
 
     def _part(self, member: Member) -> Tree:
         data = self._read(member)
-        extension = member[3]
+        number, offset, _, extension = member
         try:
             if extension in IMAGES:
                 return to_floats(self.decode_file(data))
@@ -80,8 +88,7 @@ class TarSamples:
                 return _tensors(data)
             return torch.from_numpy(np.load(io.BytesIO(data), allow_pickle=False))
         except (BadData, ValueError, TypeError, EOFError, struct.error) as error:
-            path = self.paths[member[0]]
-            offset = member[1]
+            path = self.paths[number]
             raise BadData(f"{path}: the .{extension} file at byte {offset}: {error}") from error
 
 
@@ -89,7 +96,8 @@ class TarSamples:
 class TarDataset:
     """Samples of tar files: the names of a sample's files differ only after the first dot.
 
-    The tar files are not unpacked; a sample is read at its place in them.
+    The tar files are not unpacked; a sample is read at its place in them. A field is an extension,
+    or several alternatives, as in `jpg;png`: the first one that a sample has is read.
     """
 
     label: ClassVar[str] = "webdataset"
@@ -143,6 +151,7 @@ class TarDataset:
         return TarSamples(paths, members, self.decoder, self.size)
 
     def _member(self, path: Path, key: str, files: dict[str, Member], names: str) -> Member:
+        """The file with the first of these extensions that the sample has; raises BadData."""
         for extension in names.split(";"):
             if extension in files:
                 return files[extension]
@@ -150,13 +159,18 @@ class TarDataset:
         raise BadData(f"{path}: sample {key} has no {names} file; it has {found} (dataset.fields)")
 
 
+def _extension_of(member: Member) -> str:
+    *_, extension = member
+    return extension
+
+
 def _extensions(fields: Sequence[str]) -> list[str]:
-    """The last extension of each file that a field names."""
+    """The last part of each extension in the fields, such as `jpg` of `left.jpg`."""
     return [each.rpartition(".")[2] for field in fields for each in field.split(";")]
 
 
 def _tensors(data: bytes) -> Tree:
-    """The tensors of a .ten file, which holds a list of arrays: its only one, or a tuple."""
+    """The tensor of a .ten file with a single array, or a tuple of the tensors of all arrays."""
     arrays = TENSORS.load("webdataset.tenbin").decode_buffer(data)
     if not arrays:
         raise ValueError("it has no array")
@@ -166,10 +180,10 @@ def _tensors(data: bytes) -> Tree:
 
 
 def _members(number: int, path: Path) -> dict[str, dict[str, Member]]:
-    """Key -> extension -> file of a tar file, in the order in which they lie there."""
+    """The files of a tar file, in its order: key of the sample -> extension -> file."""
     samples: dict[str, dict[str, Member]] = {}
     try:
-        # The ":" refuses compressed files: a sample has no place in them from which it can be read.
+        # The ":" in the mode refuses compressed files, in which no sample has an offset.
         with tarfile.open(path, "r:") as archive:
             for info in archive:
                 folder, _, name = info.name.rpartition("/")

@@ -21,15 +21,16 @@ LIBRARY = Library("zarr", "dataset=zarr", "pip install zarr")
 KINDS = "biufc"
 """numpy's kinds of booleans, integers, floats and complex numbers."""
 READ_FILES = 64
-"""Maximum number of chunks whose contents are part of a fingerprint."""
+"""Maximum number of files with contents that are a part of the fingerprint."""
 
 
 @option
 class ZarrDataset:
-    """Rows of a Zarr array, or of the arrays of a group: a dict of them; with label_array
-    (inputs, label) samples, and integer labels are int64.
+    """Rows of a Zarr array, or of the arrays of a group, as samples.
 
-    Reading a row decompresses the chunks that it lies in.
+    A sample is the row of a single array, or a dict if there are several arrays. With label_array
+    it is (inputs, label), and an integer label is int64. Reading a row decompresses the chunks that
+    hold it.
     """
 
     label: ClassVar[str] = "zarr"
@@ -72,7 +73,7 @@ class ZarrDataset:
 
 
 class _ArraysReader:
-    """Open arrays."""
+    """The user's arrays, opened for reading."""
 
     def __init__(self, dataset: ZarrDataset) -> None:
         path = own_path(dataset.path, LIBRARY.option, "the folder of a Zarr array or group")
@@ -94,7 +95,7 @@ class _ArraysReader:
 
     def read(self, indices: Sequence[int]) -> Tree:
         """The rows of these indices, in their order."""
-        # Each chunk is read once for all rows of a batch in it.
+        # Sorted rows are read at once, so each chunk is read once for all of its rows.
         rows, inverse = np.unique(np.asarray(indices), return_inverse=True)
         leaves = {
             name: torch.from_numpy(np.asarray(array.oindex[rows])[inverse])

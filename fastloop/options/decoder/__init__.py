@@ -1,1 +1,1 @@
-"""`decoder=`: how image files are decoded to pixels; each option satisfies Decoder."""
+"""`decoder=`: how image files are decoded to pixels; each option satisfies the Protocol Decoder."""

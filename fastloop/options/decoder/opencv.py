@@ -1,4 +1,4 @@
-"""`decoder=opencv`: cv2.imdecode."""
+"""`decoder=opencv`: OpenCV's cv2.imdecode."""
 
 from __future__ import annotations
 

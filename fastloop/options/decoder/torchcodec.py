@@ -46,8 +46,9 @@ def _decode(data: Encoded, encoding: Encoding) -> np.ndarray:
         return decode_by_pillow(data, encoding)
     decoders = LIBRARY.load("torchcodec.decoders")
     file = bytearray(data)
-    # TorchCodec rotates an image by its EXIF orientation. No other decoder here does, so the marker
-    # of that segment, APP1, is changed to APP15. In a PNG file this would break a checksum.
+    # TorchCodec rotates an image by its EXIF orientation, and no other decoder here does. In a JPEG
+    # file the marker of that segment, APP1, is therefore changed to APP15. In a PNG file a change
+    # would break a checksum, so Pillow decodes PNG and WebP files with EXIF data.
     if encoding.endswith("JPEG"):
         if found := EXIF.search(file, 0, HEAD_NBYTES):
             file[found.start() + 1] = 0xEF

@@ -1,1 +1,2 @@
-"""`execution=`: how the model's steps are executed; each option satisfies Execution."""
+"""`execution=`: how the model's steps are executed; each option satisfies the Protocol
+Execution."""

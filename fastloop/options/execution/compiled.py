@@ -23,8 +23,8 @@ CACHE = "TORCHINDUCTOR_CACHE_DIR"
 class CompiledExecution:
     """torch.compile of the model; loss and optimizer are not compiled.
 
-    Compilation happens in the warm-up epoch, including that for the shape of an incomplete last
-    batch. The compiled code is cached in outputs/compiled, so that the next trial only loads it.
+    The warm-up epoch compiles, also for the shape of an incomplete last batch. The compiled code is
+    cached in outputs/compiled, so that later trials only load it.
     """
 
     mode: Literal["default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs"]
@@ -48,7 +48,7 @@ class CompiledExecution:
         from torch._inductor.runtime.cache_dir_utils import default_cache_dir
 
         # inductor reads the variable when it compiles. Its default is a folder in /tmp that is
-        # never cleaned up; importing dynamo may have set the variable to that already.
+        # never cleaned up; importing dynamo may have set the variable to this default already.
         if os.environ.get(CACHE, default_cache_dir()) == default_cache_dir():
             os.environ[CACHE] = str(outputs_folder() / "compiled")
 

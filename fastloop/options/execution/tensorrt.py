@@ -15,11 +15,11 @@ LIBRARY = Library("torch_tensorrt", "execution=tensorrt", "pip install torch-ten
 
 @option
 class TensorRtExecution:
-    """torch.compile with the backend of Torch-TensorRT; builds an engine per batch size in the
-    warm-up."""
+    """torch.compile with the backend of Torch-TensorRT, which builds an engine for each batch size
+    in the warm-up."""
 
     def check(self, device: torch.device, precision: str, benchmarks: Collection[str]) -> None:  # noqa: ARG002
-        """Raise Unsupported for training, without the library and without a CUDA device."""
+        """Raise Unsupported for training, or if the library or a CUDA device is missing."""
         if "training" in benchmarks:
             raise Unsupported(f"{LIBRARY.option} does not train: use benchmark=inference")
         LIBRARY.check()

@@ -1,1 +1,2 @@
-"""`launcher=`: how the processes of a trial are started; each option satisfies Launcher."""
+"""`launcher=`: how the processes of a trial are started; each option satisfies the Protocol
+Launcher."""

@@ -19,10 +19,10 @@ from fastloop.processes.run_ranks import run_ranks
 class SingleLauncher:
     """A single process per trial.
 
-    isolation: `forkserver` forks from a server that has imported torch, `spawn` starts a new
-    Python, `inline` stays in this process, for debugging, without a time limit and with no
-    resources observed. environment: folder of the environment that the job's requirements need,
-    from which its processes are always spawned.
+    isolation: `forkserver` forks from a server that has imported torch; `spawn` starts a new
+    Python; `inline` runs in this process, for debugging, without a time limit and without observing
+    resources. environment: folder of the Python environment that the job's requirements need; its
+    processes are always spawned. None: the job has no such requirements.
     """
 
     world_size: ClassVar[int] = 1
@@ -30,7 +30,7 @@ class SingleLauncher:
     environment: Path | None = None
 
     def check(self, device: torch.device) -> None:  # noqa: ARG002 - any device will do
-        """Accept every machine; raise Unsupported if this process can't hold the requirements."""
+        """Accept every device; raise Unsupported for isolation=inline with an environment."""
         if self.isolation == "inline" and self.environment is not None:
             reason = "its requirements need an environment, and so a process, of their own"
             raise Unsupported(f"isolation=inline: {reason}")
@@ -42,7 +42,7 @@ class SingleLauncher:
     def call_ranks(
         self, task: RankTask, *, timeout_s: float | None = None, observed: bool = False
     ) -> list[RankAnswer]:
-        """The answer of the one rank. Raises JobFailed.
+        """The answer of the only rank, in a list. Raises JobFailed.
 
         With isolation=inline, `timeout_s` and `observed` have no effect: only another process can
         end a call, and observe its resources.

@@ -50,14 +50,14 @@ class TorchrunLauncher:
 
     @property
     def _ranks(self) -> int:
-        """Number of ranks that each process starts."""
+        """Number of ranks that this process starts."""
         # torchrun's own processes are the ranks.
         if torchrun_process():
             return 1
         return self.nproc_per_node or torch.cuda.device_count() or 1
 
     def check(self, device: torch.device) -> None:
-        """Raise Unsupported if this node has too few devices, or none for the backend."""
+        """Raise Unsupported if this node has too few devices, or no CUDA device for nccl."""
         if self.backend == "nccl" and device.type != "cuda":
             raise Unsupported(f"launcher.backend=nccl needs CUDA devices, device is {device.type}")
         process = torchrun_process()

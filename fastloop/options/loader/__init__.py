@@ -1,1 +1,1 @@
-"""`loader=`: how samples are read and batched; each option satisfies Loader."""
+"""`loader=`: how samples are read and batched; each option satisfies the Protocol Loader."""

@@ -1,4 +1,4 @@
-"""The rows of a tensorclass, as a dataset of torch's DataLoader."""
+"""Epochs over the rows of a tensorclass, for loader=tensorclass and loader=tensorclass_memmap."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from fastloop.data.torch_epochs import torch_epochs
 
 @dataclass(frozen=True)
 class TensorClassRows:
-    """Fetches the rows of a batch by one index operation (`__getitems__`)."""
+    """A dataset that fetches the rows of a batch by one index operation (`__getitems__`)."""
 
     rows: Any
 
@@ -29,8 +29,8 @@ class TensorClassRows:
 
 def check_tensorclass(rows: Any) -> Any:
     """Return the rows; raises Unsupported for a tree, such as a tuple of arrays."""
-    # An index reaches the leaves of a tensorclass, but not those of a tuple or a dict, neither of
-    # which has a method `clone`.
+    # Indexing a tensorclass indexes its leaves, but indexing a tuple or a dict does not. Only the
+    # tensorclass has a method `clone`.
     if not hasattr(rows, "clone"):
         raise Unsupported("rows can't be indexed by batch: use store@loader.store=tensordict")
     return rows

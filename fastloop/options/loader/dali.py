@@ -28,8 +28,8 @@ class DaliLoader:
     """A DALI pipeline on the CPU. Its `external_source` gathers a batch by numpy.
 
     DALI copies each batch into its own memory, as bytes, because it lacks some dtypes. Its
-    operators are not used: image files are not decoded and resized to the pixels of other loaders.
-    No GPU is needed, and none is used.
+    operators are not used, because they would decode and resize image files to other pixels than
+    the other loaders. No GPU is needed, and none is used.
     """
 
     store: Store
@@ -44,9 +44,10 @@ class DaliLoader:
 
     @contextmanager
     def open(self, prepared: PreparedData, plan: Plan) -> Iterator[Epochs]:
-        """Yield the epochs, each of a pipeline of its own."""
+        """Yield the epochs; each epoch has a pipeline of its own."""
         dali = LIBRARY.load()
         get_batch = batch_getter(self.store, prepared, in_memory=False)
+        # The first row shows the dtypes and the shapes of the leaves.
         leaves, structure = pytree.tree_flatten(get_batch(np.zeros(1, np.int64)))
 
         def batches(epoch: int) -> Batches:
@@ -71,6 +72,7 @@ class DaliLoader:
     def _build(
         self, dali: Any, fetch: Callable[[], Iterator[Tree]], num_leaves: int, batch_size: int
     ) -> Any:
+        """A pipeline with the batches of `fetch` as outputs, one output for each leaf."""
         pipeline = dali.Pipeline(
             batch_size,
             self.num_threads,
@@ -84,4 +86,5 @@ class DaliLoader:
 
 
 def _bytes_of_rows(leaf: torch.Tensor) -> np.ndarray:
+    """The leaf as uint8 (rows, bytes of a row)."""
     return leaf.reshape(len(leaf), leaf[0].numel()).contiguous().view(torch.uint8).numpy()

@@ -37,9 +37,9 @@ class FastloopLoader:
     """FastLoader: the threads of its native core gather rows ahead of the loop.
 
     No process is started, and no Python code runs per sample; without the core, rows are gathered
-    in the loop. With store=null threads of Python read, decode, transform and collate the dataset's
-    samples instead; images of one size are decoded straight into the batch, and crops of images are
-    made by the native decoder, if it makes the same pixels as the job's decoder.
+    in the loop. With store=null, threads of Python read, decode, transform and collate the
+    dataset's samples instead. Images of one size are decoded straight into the batch. Crops of
+    images are made by the native decoder if it makes the same pixels as the job's decoder.
     """
 
     store: Store | None
@@ -51,7 +51,7 @@ class FastloopLoader:
 
     @property
     def honours(self) -> tuple[str, ...]:
-        """Collate and transform, which apply only if samples are read instead of rows."""
+        """Names of honoured settings: with store=null collate and transform, which need samples."""
         return () if self.store else ("collate", "transform")
 
     @contextmanager
@@ -91,8 +91,8 @@ class FastloopLoader:
 
 
 def _seeds_globally(prepared: PreparedData) -> bool:
-    """True for random samples that are compared. Reading one seeds the global generators with its
-    index, so only one thread may read."""
+    """True if the dataset makes random samples comparable. Reading a sample then seeds the global
+    generators with the sample's index, so only one thread may read."""
     return isinstance(prepared.dataset, SeededDataset)
 
 
@@ -123,7 +123,7 @@ def _samples(prepared: PreparedData, plan: Plan) -> tuple[Any, Callable | None]:
     samples = uint8_samples(dataset, collate) if collate and as_uint8 else dataset.open()
     is_unchanged = not transform and (collate is None or as_uint8)
     if isinstance(samples, LabelledImages) and samples.size and is_unchanged:
-        # The collate of uint8 images expects a tuple, default_collate makes a list.
+        # A batch is a tuple for the collate of uint8 images, but a list with default_collate.
         pair = ImageFileColumn(samples), samples.labels
         return (pair if as_uint8 else ColumnList(pair)), None
     if isinstance(samples, list | tuple | dict):
@@ -133,7 +133,7 @@ def _samples(prepared: PreparedData, plan: Plan) -> tuple[Any, Callable | None]:
 
 
 def _crops(dataset: CroppedDataset, plan: Plan) -> list[Any]:
-    """The columns of the crops; raises Unsupported for a collate of single samples."""
+    """The columns of the crops; raises Unsupported if the plan has a collate."""
     if plan.collate is not None:
         reason = "crops are made in the batch; loader=raw collates them"
         raise Unsupported(f"collate={name_of(plan.collate)} with loader=fastloop: {reason}")
@@ -143,7 +143,7 @@ def _crops(dataset: CroppedDataset, plan: Plan) -> list[Any]:
 def _record_use(
     samples: Any, collate_fn: Callable | None, plan: Plan
 ) -> tuple[Any, Callable | None]:
-    """The dataset and its collate_fn, which record their use in an instrumented pass."""
+    """The samples and the collate_fn; in an instrumented pass, wrapped to record their use."""
     if plan.probe is None:
         return samples, collate_fn
     return plan.probe.wrap_dataset(samples), plan.probe.wrap_collate(collate_fn)
@@ -169,8 +169,8 @@ class PlanSampler:
 def fastloader_epochs(loader: FastLoader, plan: Plan) -> Epochs:
     """Epochs of the loader in the plan's order.
 
-    A permutation that the loader would draw itself with the same seed is left to it, so that it
-    runs as it does outside of the benchmark.
+    If the loader itself draws the plan's permutation from the same seed, it does so, as it would
+    outside of the benchmark.
     """
     num_samples = loader.num_samples
     assert num_samples is not None  # a stream has no order

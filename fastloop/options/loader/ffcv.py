@@ -31,7 +31,7 @@ class FfcvBatches(Protocol):
     next_epoch: int
 
     def __iter__(self) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-        """A thread that puts batches of data and labels into a queue, and yields them."""
+        """The batches of an epoch. The iterator is the thread that puts them into its queue."""
         ...
 
 
@@ -82,8 +82,10 @@ class FfcvLoader:
 
 def _order(base: Any, plan: Plan, num_samples: int) -> Any:
     class PlanOrder(base):
-        """The plan's order for FFCV, which accepts only an instance and calls it as if it were a
-        class."""
+        """The plan's order as FFCV's traversal order.
+
+        FFCV takes an instance, and calls it as if it were the class.
+        """
 
         def __init__(self) -> None: ...
 
@@ -118,7 +120,8 @@ def _batches(loader: FfcvBatches, errors: dict[Any, BaseException], epoch: int) 
 def _thread_errors() -> Iterator[dict[Any, BaseException]]:
     """Yield the errors of FFCV's threads by thread.
 
-    A failed thread puts None into its queue; without it the loop would wait forever for a batch.
+    For a failed thread, the hook puts None into the queue. Without the None, the loop would wait
+    forever for a batch.
     """
     errors: dict[Any, BaseException] = {}
     before = threading.excepthook
@@ -139,7 +142,7 @@ def _thread_errors() -> Iterator[dict[Any, BaseException]]:
 
 
 def _end(iterator: Any) -> None:
-    """Stop FFCV's thread and wait for its end; its queue is drained, so that it can't block."""
+    """Stop FFCV's thread and wait for its end; a full queue would block it, so it is drained."""
     # No further batch is begun.
     iterator.iter_ixes = iter(())
     iterator.terminate_event.set()

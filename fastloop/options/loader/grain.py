@@ -1,4 +1,4 @@
-"""`loader=grain`: Google's grain, with whole batches as items."""
+"""`loader=grain`: Google's grain; each item of its pipeline is a whole batch."""
 
 from __future__ import annotations
 
@@ -41,7 +41,10 @@ class GrainLoader:
 
     @property
     def honours(self) -> tuple[str, ...]:
-        """The collate of samples that differ in length, which no store can hold."""
+        """Names of honoured settings.
+
+        With store=null: a collate for samples of different lengths, which no store can hold.
+        """
         return () if self.store else (RAGGED_COLLATE,)
 
     def check_installed(self) -> None:

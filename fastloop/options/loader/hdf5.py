@@ -39,7 +39,7 @@ class Hdf5Loader:
 
 
 class _DatasetReader:
-    """The datasets of an open file."""
+    """The datasets of an open HDF5 file, one for each leaf."""
 
     def __init__(self, store: Store, folder: Path) -> None:
         self._datasets, self._structure = optree.tree_flatten(store.open(folder))
@@ -63,8 +63,8 @@ class _DatasetReader:
 def _split_by_chunk(rows: np.ndarray, chunk_rows: int) -> list[np.ndarray]:
     """The ascending row numbers, split into one read per chunk; one read if they are contiguous.
 
-    h5py's selection of single rows took 1.4 to 16 times as long as one slice per chunk (64 and 256
-    of 20,000 rows of 3,136 bytes; chunks of 256 rows to 1).
+    h5py's selection of single rows took 1.4 to 16 times as long as one slice per chunk (64 or 256
+    rows out of 20,000 of 3,136 bytes each, in chunks of 256 rows down to 1).
     """
     if rows[-1] - rows[0] + 1 == len(rows):
         return [rows]
@@ -78,6 +78,7 @@ def _read_leaf(dataset: Any, parts: list[np.ndarray], inverse: np.ndarray | None
 
 
 def _read_part(dataset: Any, part: np.ndarray) -> np.ndarray:
+    """The rows of these ascending numbers; all rows between them are read, too, as one slice."""
     first, stop = int(part[0]), int(part[-1]) + 1
     rows = dataset[first:stop]
     return rows if len(rows) == len(part) else rows[part - first]

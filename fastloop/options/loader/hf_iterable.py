@@ -43,7 +43,7 @@ class HfIterableLoader:
 
     @contextmanager
     def open(self, prepared: PreparedData, plan: Plan) -> Iterator[Epochs]:
-        """Yield the epochs; raises Unsupported for fewer shards than workers of all ranks."""
+        """Yield the epochs; raises Unsupported if the shards are fewer than all ranks' workers."""
         check_shards(plan, min(self.num_shards, prepared.num_samples))
         rows: Any = self.store.open(prepared.folder)
         if not hasattr(rows, "dataset"):

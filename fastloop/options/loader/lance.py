@@ -22,7 +22,7 @@ from fastloop.data.rows_of_open_file import reader_epochs
 
 @option
 class LanceLoader:
-    """DataLoader over a Lance dataset. Its `take` reads the rows of a batch by its own threads.
+    """DataLoader over a Lance dataset. Lance's `take` reads the rows of a batch in its own threads.
 
     Workers open the dataset themselves, and must not be forked.
     """

@@ -21,7 +21,8 @@ from fastloop.core.types import Batches, Epochs, Unsupported, option
 from fastloop.data.torch_epochs import check_shards, stream_epochs
 
 SHUFFLE_WINDOW = 256
-"""LitData's default of item_shuffle_window, which its documentation pairs with batch_decode."""
+"""Samples that are shuffled, and decoded, together: LitData's default of item_shuffle_window, which
+its documentation pairs with batch_decode."""
 LIBRARY = Library("litdata", "loader=litdata", "pip install litdata")
 
 
@@ -30,10 +31,10 @@ class LitDataLoader:
     """`StreamingDataset(folder, shuffle, seed, batch_decode=256)` from a local folder.
 
     This is not a full shuffle: the chunks are shuffled, and then the samples of each chunk in
-    blocks of 256, as many as are decoded together. LitData's default, batch_decode="auto", decodes
-    32 tensors at once, of which the shuffled order uses one or two before it needs others: 22
-    samples were decoded for each delivered sample. Workers make whole batches of their own chunks,
-    so each worker's last batch may be incomplete.
+    blocks of 256, which are also decoded together. LitData's default, batch_decode="auto", decodes
+    32 tensors at once, but the shuffled order uses only one or two of them before it needs others:
+    22 samples were decoded for each delivered sample. Workers make whole batches of their own
+    chunks, so each worker's last batch may be incomplete.
     """
 
     store: Store
@@ -46,8 +47,8 @@ class LitDataLoader:
 
     @contextmanager
     def open(self, prepared: PreparedData, plan: Plan) -> Iterator[Epochs]:
-        """Yield the epochs; raises Unsupported for several ranks, and for fewer chunks than
-        workers."""
+        """Yield the epochs; raises Unsupported for several ranks, and for more workers than
+        chunks."""
         if plan.world_size > 1:
             reason = "LitData drops samples so that all ranks have as many"
             raise Unsupported(f"launcher=torchrun: {reason}; use loader=webdataset")
@@ -74,7 +75,7 @@ class LitDataLoader:
         dataset.set_batch_size(loading.batch_size)
         dataset.set_num_workers(loading.num_workers)
         # LitData makes tensors of read-only memory, and torch warns of that once per process. This
-        # causes the warning here.
+        # line causes the warning here, where it is suppressed.
         with isolate_import():
             torch.frombuffer(bytes(1), dtype=torch.uint8)
         # LitData counts epochs from 1.

@@ -27,11 +27,11 @@ LIBRARY = Library("streaming", "loader=mosaic_streaming", "pip install mosaicml-
 
 @option
 class MosaicStreamingLoader:
-    """`StreamingDataset(local=folder, batch_size, shuffle, shuffle_seed)` of local shards.
+    """`StreamingDataset(local=folder, batch_size, shuffle, shuffle_seed)` over local shards.
 
-    Its default shuffle, py1e, shuffles the shards, and then moves samples within 4,000,000 of their
-    neighbours. Workers make whole batches, so that each may have a last batch of its own.
-    numpy.stack makes a batch from the arrays of its samples.
+    Streaming's default shuffle, py1e, shuffles the shards, and then moves each sample within a
+    range of 4,000,000 samples. Each worker makes whole batches, so each worker's last batch may be
+    incomplete. numpy.stack makes a batch from the arrays of its samples.
     """
 
     store: Store
@@ -70,8 +70,8 @@ class MosaicStreamingLoader:
 
 def _batches(dataset: Any, columns: list[str], structure: Any, plan: Plan, epoch: int) -> Batches:
     """The batches of this process, which Streaming knows as a worker of a DataLoader."""
-    # Every worker sets the same number, before any of them passes the barrier after which the
-    # dataset counts it up.
+    # Every worker sets the same number before any worker passes the barrier. After the barrier, the
+    # dataset counts the number up.
     dataset.next_epoch = epoch
     for samples in group_samples(dataset, plan):
         yield _collate(columns, structure, samples)

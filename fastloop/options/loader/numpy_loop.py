@@ -46,12 +46,14 @@ class NumpyLoop:
 
 @dataclass(frozen=True)
 class _Arrays:
+    """The rows of all leaves in memory, as numpy arrays."""
+
     arrays: list[np.ndarray]
     structure: Any
     plan: Plan
 
     def batches(self, epoch: int) -> Iterator[Tree]:
-        """Views of arrays that no other epoch uses."""
+        """Batches that are views of arrays which no other epoch uses."""
         order = epoch_indices(self.plan.order, len(self.arrays[0]), self.plan.seed, epoch).numpy()
         # Each epoch has new arrays: batches are views of them, and may be kept.
         permuted = [array.take(order, axis=0) for array in self.arrays]
@@ -60,7 +62,7 @@ class _Arrays:
 
 
 def _slices(arrays: list[np.ndarray], plan: Plan) -> Iterator[tuple[np.ndarray, ...]]:
-    """Full batches by reshape, then the incomplete one."""
+    """Yield the slices of each batch, one for each array; only the last batch may be incomplete."""
     size = plan.loading.batch_size
     rows = len(arrays[0])
     # reshape() makes views of all full batches by one call.

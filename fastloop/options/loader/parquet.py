@@ -23,11 +23,11 @@ from fastloop.data.rows_of_open_file import RowGroups, reader_epochs
 
 @option
 class ParquetLoader:
-    """DataLoader over a Parquet file; pyarrow decodes the row groups that a batch needs, and the
-    last `groups_in_memory` are kept.
+    """DataLoader over a Parquet file. pyarrow decodes the row groups that a batch needs.
 
-    order=blocks with blocks of row_group_rows is the shuffle in two levels that suits row groups:
-    each is then decoded once an epoch, by each worker.
+    The `groups_in_memory` row groups that were decoded last are kept. order=blocks with blocks of
+    row_group_rows suits row groups: it shuffles the groups, and then the rows within each. Each
+    worker then decodes each row group once an epoch.
     """
 
     store: Store
@@ -40,8 +40,8 @@ class ParquetLoader:
         Library("pyarrow", "loader=parquet", "pip install pyarrow").check()
 
     def rows_caveat(self, num_samples: int) -> str:
-        """A line if all row groups stay in memory, so that Parquet is read in the first epoch
-        only."""
+        """A caveat if all row groups stay in memory, so that Parquet is read in the first epoch
+        only; otherwise empty."""
         rows = getattr(self.store, "row_group_rows", 0)
         groups = -(-num_samples // rows) if rows else 0
         if not 0 < groups <= self.groups_in_memory:
@@ -57,7 +57,7 @@ class ParquetLoader:
 
 
 class _GroupReader:
-    """An open file, and the row groups that were decoded last."""
+    """An open Parquet file, and the row groups that were decoded last."""
 
     def __init__(self, store: Store, folder: Path, groups_in_memory: int) -> None:
         self._rows: Any = store.open(folder)

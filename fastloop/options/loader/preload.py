@@ -20,7 +20,8 @@ from fastloop.data.rows import Rows
 from fastloop.data.torch_epochs import torch_epochs
 
 PYTHON_DTYPES = (np.int64, np.float64, np.bool_)
-"""Dtypes that default_collate infers for Python numbers; other scalars stay numpy scalars."""
+"""Dtypes that default_collate infers for Python numbers. Scalars of these become Python numbers;
+other scalars stay numpy scalars."""
 
 
 @option

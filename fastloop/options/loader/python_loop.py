@@ -28,7 +28,7 @@ EXACT = (
     torch.float32,
     torch.float64,
 )
-"""Dtypes of values that survive a conversion to Python's numbers and back."""
+"""Dtypes with values that survive a conversion to Python's numbers and back."""
 
 
 @option
@@ -52,8 +52,10 @@ class PythonLoop:
 
 @dataclass(frozen=True)
 class _Lists:
+    """The rows of all leaves in memory, as Python lists."""
+
     lists: list[tuple[list[Any], Callable[[list[Any]], torch.Tensor]]]
-    """The rows of each leaf, and the function that stacks some of them to a tensor."""
+    """For each leaf, its rows, and the function that stacks a slice of them to a tensor."""
     structure: Any
     plan: Plan
 
@@ -71,7 +73,7 @@ class _Lists:
 
 
 def _as_list(leaf: torch.Tensor) -> tuple[list[Any], Callable[[list[Any]], torch.Tensor]]:
-    """The rows, as Python numbers if that is exact, and the function that stacks some of them."""
+    """The leaf's rows, as Python numbers if that loses nothing, and a function that stacks rows."""
     if leaf.ndim == 1 and leaf.dtype in EXACT:
         return leaf.tolist(), partial(torch.tensor, dtype=leaf.dtype)
     return list(leaf), torch.stack

@@ -26,7 +26,7 @@ class RawLoader:
 
     @contextmanager
     def open(self, prepared: PreparedData, plan: Plan) -> Iterator[Epochs]:
-        """Yield epochs of batches of decoded samples; with collate=fast of uint8 images."""
+        """Yield epochs of batches of decoded samples; with collate=fast their images are uint8."""
         collate_fn = identity_collate if needs_no_collate(prepared, plan) else None
         if plan.collate is not None and plan.collate.takes == "uint8":
             samples = uint8_samples(prepared.dataset, plan.collate)

@@ -1,4 +1,4 @@
-"""`loader=spdl`: Meta's SPDL, a pipeline of threads under asyncio, with whole batches as items."""
+"""`loader=spdl`: Meta's SPDL, a pipeline of threads under asyncio; each item is a whole batch."""
 
 from __future__ import annotations
 
@@ -33,7 +33,10 @@ class SpdlLoader:
 
     @property
     def honours(self) -> tuple[str, ...]:
-        """The collate of samples that differ in length, which no store can hold."""
+        """Names of honoured settings.
+
+        With store=null: a collate for samples of different lengths, which no store can hold.
+        """
         return () if self.store else (RAGGED_COLLATE,)
 
     def check_installed(self) -> None:
@@ -42,7 +45,7 @@ class SpdlLoader:
 
     @contextmanager
     def open(self, prepared: PreparedData, plan: Plan) -> Iterator[Epochs]:
-        """Yield the epochs of a pipeline that idles between them; ending one early stops it."""
+        """Yield the epochs; the pipeline idles between them, and stops if an epoch ends early."""
         get_batch = batch_getter(self.store, prepared, self.in_memory, plan.collate)
         pipeline = SpdlPipeline("loader=spdl", get_batch, self.num_threads, self.buffer_size)
         with pipeline.epochs(plan, prepared.num_samples) as epochs:

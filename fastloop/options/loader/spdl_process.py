@@ -1,4 +1,4 @@
-"""`loader=spdl_process`: Meta's SPDL with a pool of processes, with whole batches as items."""
+"""`loader=spdl_process`: Meta's SPDL with a pool of processes, which make whole batches."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from fastloop.data.spdl_pipeline import INSTALL, SpdlPipeline
 from fastloop.processes.parent_death import tie_worker_to_parent
 
 _get_batch: Callable[[np.ndarray], Tree] | None = None
-"""The function of a process of the pool, which the process sets when it starts."""
+"""In a process of the pool: the function that makes a batch, set when the process starts."""
 
 
 @option
@@ -31,8 +31,8 @@ class SpdlProcessLoader:
     """SPDL pipeline with a ProcessPoolExecutor: batch indices -> `num_processes` processes ->
     `buffer_size` batches, which come in shared memory.
 
-    The processes gather a batch by numpy or, with store=null, decode its samples. There is no
-    loader of SPDL's subinterpreters, which can import neither NumPy nor PyTorch.
+    The processes gather a batch by numpy or, with store=null, decode its samples. SPDL's pools of
+    subinterpreters are not used, because they can import neither NumPy nor PyTorch.
     """
 
     store: Store | None
@@ -43,7 +43,10 @@ class SpdlProcessLoader:
 
     @property
     def honours(self) -> tuple[str, ...]:
-        """The collate of samples that differ in length, which no store can hold."""
+        """Names of honoured settings.
+
+        With store=null: a collate for samples of different lengths, which no store can hold.
+        """
         return () if self.store else (RAGGED_COLLATE,)
 
     def check_installed(self) -> None:
@@ -53,9 +56,10 @@ class SpdlProcessLoader:
     @contextmanager
     def open(self, prepared: PreparedData, plan: Plan) -> Iterator[Epochs]:
         """Yield the epochs; the processes start with the first one, and end on exit."""
-        # A store that can't be gathered from is reported here, and not by a process.
+        # A store that can't be gathered from raises here, and not in a process of the pool.
         batch_getter(self.store, prepared, in_memory=False, collate=plan.collate)
         context = multiprocessing.get_context()
+        # Each process waits for the others, so that all have started when the first one answers.
         all_ready = context.Barrier(self.num_processes)
         pool = ProcessPoolExecutor(
             self.num_processes,
@@ -70,8 +74,10 @@ class SpdlProcessLoader:
             yield lambda epoch: self._start_first(pool, epochs, epoch)
 
     def _start_first(self, pool: ProcessPoolExecutor, epochs: Epochs, epoch: int) -> Any:
-        """Start all processes, then return the batches of an epoch. SPDL's threads must not be
-        forked, so no process may start later."""
+        """Start all processes, then return the batches of an epoch.
+
+        SPDL's threads must not be forked, so no process may start later.
+        """
         for ready in [pool.submit(_is_ready) for _ in range(self.num_processes)]:
             ready.result()
         return epochs(epoch)

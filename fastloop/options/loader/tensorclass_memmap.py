@@ -16,7 +16,7 @@ from fastloop.options.loader._tensorclass_rows import check_tensorclass, tensorc
 
 @option
 class TensorClassMemmapLoader:
-    """DataLoader over a tensorclass that `load_memmap` maps, indexed once per field and batch."""
+    """DataLoader over a memory-mapped tensorclass; each field is indexed once per batch."""
 
     store: Store
     honours: ClassVar[tuple[str, ...]] = DATALOADER
@@ -24,7 +24,7 @@ class TensorClassMemmapLoader:
 
     @contextmanager
     def open(self, prepared: PreparedData, plan: Plan) -> Iterator[Epochs]:
-        """Yield the epochs; a map is sent to a worker by its file name."""
+        """Yield the epochs; workers receive the file name of each memory map, not its content."""
         rows = check_tensorclass(self.store.open(prepared.folder))
         with tensorclass_epochs(rows, plan) as epochs:
             yield epochs

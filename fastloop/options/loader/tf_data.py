@@ -27,10 +27,11 @@ LIBRARY = Library("tensorflow", "loader=tf_data", "pip install tensorflow-cpu")
 
 @option
 class TfDataLoader:
-    """map(gather) and prefetch(AUTOTUNE) over the index batches of an epoch, in TensorFlow's pool.
+    """A tf.data pipeline: index batches -> `map(gather)` -> `prefetch(AUTOTUNE)`.
 
-    The indices are shuffled beforehand, by the order of the job: tf.data's shuffle is uniform only
-    with a buffer of the whole dataset, and supports no other order.
+    TensorFlow's thread pool does the work. The indices are shuffled beforehand, by the order of the
+    job: tf.data's shuffle is uniform only with a buffer of the whole dataset, and supports no other
+    order.
     """
 
     store: Store
@@ -45,7 +46,7 @@ class TfDataLoader:
     def open(self, prepared: PreparedData, plan: Plan) -> Iterator[Epochs]:
         """Yield the epochs; TensorFlow reads the arrays into memory first.
 
-        Its thread pool lives as long as the process and idles between epochs.
+        TensorFlow's thread pool lives as long as the process, and idles between epochs.
         """
         source = _read(self.store.open(prepared.folder))
         indices = partial(epoch_indices, plan.order, prepared.num_samples, plan.seed)
@@ -100,7 +101,7 @@ class _Source:
 
 
 def _read(rows: Tree) -> _Source:
-    """The arrays, copied into TensorFlow's memory; no memory map stays in use."""
+    """The store's arrays, copied into TensorFlow's memory; no memory map stays in use."""
     arrays, structure = optree.tree_flatten(rows)
     if not all(isinstance(array, np.ndarray) for array in arrays):
         raise Unsupported("loader=tf_data reads arrays only: use store@loader.store=npy")
@@ -108,7 +109,7 @@ def _read(rows: Tree) -> _Source:
 
 
 def _tensorflow() -> Any:
-    """TensorFlow without log output and without the GPU: it would allocate all of its memory."""
+    """TensorFlow's module, with no log output, and no GPU, of which it would take all memory."""
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     # TensorFlow announces oneDNN before the log level takes effect. Nothing here uses oneDNN.
     os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")

@@ -1,4 +1,4 @@
-"""`loader=torchdata_nodes`: a graph of torchdata.nodes, with whole batches as items."""
+"""`loader=torchdata_nodes`: a graph of torchdata.nodes; each item is a whole batch."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ LIBRARY = Library("torchdata", "loader=torchdata_nodes", "pip install torchdata"
 class TorchDataNodesLoader:
     """`IterableWrapper(batches)` -> `ParallelMapper(gather, num_threads)` -> `Prefetcher`.
 
-    A thread gathers a batch by numpy or, with store=null, decodes its samples. Items are batches,
-    as each item passes three queues.
+    A thread gathers a batch by numpy or, with store=null, decodes its samples. Items are whole
+    batches, because each item passes through three queues.
     """
 
     store: Store | None
@@ -35,7 +35,10 @@ class TorchDataNodesLoader:
 
     @property
     def honours(self) -> tuple[str, ...]:
-        """The collate of samples that differ in length, which no store can hold."""
+        """Names of honoured settings.
+
+        With store=null: a collate for samples of different lengths, which no store can hold.
+        """
         return () if self.store else (RAGGED_COLLATE,)
 
     def check_installed(self) -> None:
@@ -53,7 +56,7 @@ class TorchDataNodesLoader:
             gathered = nodes.ParallelMapper(
                 nodes.IterableWrapper(indices), get_batch, self.num_threads, method="thread"
             )
-            # A graph ends its threads when it is freed: with this generator's frame.
+            # The graph ends its threads when it is freed, which is when this generator ends.
             graph = nodes.Prefetcher(gathered, self.prefetch_factor)
             graph.reset()
             yield from graph

@@ -1,4 +1,4 @@
-"""`loader=turboloader`: turboloader's MapDataLoader over rows or over the dataset itself."""
+"""`loader=turboloader`: turboloader's MapDataLoader over a store's rows or the dataset itself."""
 
 from __future__ import annotations
 
@@ -27,9 +27,8 @@ LIBRARY = Library("turboloader", "loader=turboloader", "pip install turboloader"
 class TurboLoaderLoader:
     """`turboloader.MapDataLoader(samples, collate_fn=default_collate)`, which takes any dataset.
 
-    The order is that of the job, as a view of the samples. turboloader's loader of image files is
-    not used: it resizes all images by its own filter, so that the pixels are not those of other
-    loaders.
+    The samples are passed in the order of the job. turboloader's loader of image files is not used:
+    it resizes all images by its own filter, so its pixels differ from the pixels of other loaders.
     """
 
     store: Store | None
@@ -40,7 +39,10 @@ class TurboLoaderLoader:
 
     @property
     def honours(self) -> tuple[str, ...]:
-        """The collate of samples that differ in length, which no store can hold."""
+        """Names of honoured settings.
+
+        With store=null: a collate for samples of different lengths, which no store can hold.
+        """
         return () if self.store else (RAGGED_COLLATE,)
 
     def check_installed(self) -> None:
@@ -79,7 +81,7 @@ class TurboLoaderLoader:
 
 @dataclass(frozen=True)
 class _Ordered:
-    """Samples in the order of an epoch."""
+    """A view of the samples in the order of an epoch."""
 
     samples: Samples | Rows
     order: list[int]

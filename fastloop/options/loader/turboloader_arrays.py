@@ -25,8 +25,8 @@ LIBRARY = Library("turboloader", "loader=turboloader_arrays", "pip install turbo
 class TurboLoaderArrays:
     """`turboloader.ArrayDataLoader(*arrays, shuffle=True)`, which gathers each batch by numpy.
 
-    It runs in the loop itself, without threads, and draws its own permutation: no other
-    order of a job can be given to it.
+    It runs in the loop itself, without threads. It draws its own permutation, and can follow no
+    other random order.
     """
 
     store: Store
@@ -41,7 +41,7 @@ class TurboLoaderArrays:
     def open(self, prepared: PreparedData, plan: Plan) -> Iterator[Epochs]:
         """Yield the epochs, over the memory maps of the store.
 
-        Raises Unsupported for several ranks, and for a store of other kinds of rows.
+        Raises Unsupported for several ranks, and for rows that are not numpy arrays.
         """
         if plan.world_size > 1:
             reason = "turboloader's ArrayDataLoader has no shares for ranks"

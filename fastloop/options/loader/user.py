@@ -1,4 +1,4 @@
-"""The user's own loader: a function or a class that returns an iterable of batches."""
+"""The user's own loader: a function or class, the *target*, that returns an iterable of batches."""
 
 from __future__ import annotations
 
@@ -34,13 +34,17 @@ from fastloop.data.torch_epochs import EpochSampler
 from fastloop.data.worker_errors import name_failing_sample
 
 PLANNED = ("seed", "rank", "world_size")
-"""Fields of a plan that are passed to parameters of the same name, like the loading settings."""
+"""Fields of a `Plan` that are passed to the target's parameters of the same names, like the loading
+settings."""
 OFFERED_TO_LOADER = (*DECLARED, *PLANNED, "shuffle", "dataset", "sampler", "epoch", "collate_fn")
-"""Names of the parameters that fastloop passes, if the target has them."""
+"""Names of the parameters for which fastloop passes arguments, if the target has them."""
 
 
 def iterable_epochs(loader: Iterable[Tree]) -> Epochs:
-    """Epochs of an iterable; they call `set_epoch` of it, its samplers and its dataset."""
+    """Epochs of an iterable loader.
+
+    Each epoch first calls `set_epoch` of the loader, its samplers and its dataset, if they have it.
+    """
     parts = [getattr(loader, name, None) for name in ("sampler", "batch_sampler", "dataset")]
     setters = [getattr(part, "set_epoch", None) for part in (loader, *parts)]
 
@@ -55,7 +59,7 @@ def iterable_epochs(loader: Iterable[Tree]) -> Epochs:
 
 @dataclass(frozen=True)
 class TrackedEpoch:
-    """An epoch with an iterator that can be closed."""
+    """The batches of an epoch; the iterators over them are kept in `started`, which closes them."""
 
     batches: Iterable[Tree]
     started: OpenIterators
@@ -73,16 +77,16 @@ class UserLoader:
 
     Parameters named like a setting of fastloop receive that setting. `dataset` receives the opened
     dataset, `sampler` the order of its indices, `shuffle` whether the order is random, and
-    `collate_fn` the function of `collate=` unless that is the default. A target with a parameter
+    `collate_fn` the function of `collate=`, except with collate=default. A target with a parameter
     `epoch` receives the epoch's number, and is called for each epoch. A setting without a parameter
     (order, batch size, workers) is up to the target.
 
     The target returns an iterable that is iterated once per epoch, an iterator (the target is then
     called again for each epoch), or a function from an epoch's number to its batches.
 
-    With several ranks each rank calls the target, which must deliver that rank's shard: `sampler`
-    is the shard; a target without it uses `rank` and `world_size`, or asks torch.distributed.
-    Shards may differ in length, or be padded as torch's DistributedSampler does.
+    With several ranks, each rank calls the target, which must deliver the shard of that rank.
+    `sampler` yields the shard's indices; a target without it uses `rank` and `world_size`, or asks
+    torch.distributed. Shards may differ in length, or be padded as by torch's DistributedSampler.
     """
 
     store: ClassVar[None] = None
@@ -96,19 +100,19 @@ class UserLoader:
         return self
 
     @property
-    def takes(self) -> frozenset[str]:
-        """Names of the parameters that fastloop passes."""
+    def parameters_to_pass(self) -> frozenset[str]:
+        """Names of the target's parameters for which fastloop passes arguments."""
         return (parameter_names(self.target) & set(OFFERED_TO_LOADER)) - self.kwargs.keys()
 
     @property
     def honours_batch_size(self) -> bool:
         """True if the target takes `batch_size`."""
-        return "batch_size" in self.takes
+        return "batch_size" in self.parameters_to_pass
 
     @property
     def brings_data(self) -> bool:
         """True if the target takes no `dataset`."""
-        return "dataset" not in self.takes
+        return "dataset" not in self.parameters_to_pass
 
     @property
     def unknown_files(self) -> str:
@@ -116,17 +120,17 @@ class UserLoader:
         return f"the files that {self.target} reads are not known"
 
     def check(self, plan: Plan) -> None:
-        """Raise Unsupported for a setting other than its default that the target does not take."""
+        """Raise Unsupported for settings that were changed but that the target does not take."""
         target = self.target
-        takes = self.takes
-        collate = (CANONICAL_COLLATE,) if "collate_fn" in takes else ()
-        check_honoured(target, plan, (*takes, *collate, "multiprocessing_context"))
+        passed = self.parameters_to_pass
+        collate = (CANONICAL_COLLATE,) if "collate_fn" in passed else ()
+        check_honoured(target, plan, (*passed, *collate, "multiprocessing_context"))
         # A default that the target can't take is not an error: the user may not have asked for it.
-        if "batch_size" not in takes and plan.loading.batch_size != DECLARED["batch_size"].default:
+        if "batch_size" not in passed and plan.loading.batch_size != DECLARED["batch_size"].default:
             setting = f"batch_size={plan.loading.batch_size}"
             raise Unsupported(f"{setting}: loader={target} sets its own batch size")
-        follows_order = {"dataset", "sampler"} <= takes
-        if plan.loading.drop_last and not (follows_order and "drop_last" in takes):
+        follows_order = {"dataset", "sampler"} <= passed
+        if plan.loading.drop_last and not (follows_order and "drop_last" in passed):
             raise Unsupported(
                 f"drop_last=true: it is not known which samples loader={target} drops"
             )
@@ -138,15 +142,16 @@ class UserLoader:
         if isinstance(order_of_all_ranks(plan), OrderPrefix):
             reason = "sets its own order; fastloop.bench takes batches= for it"
             raise Unsupported(f"batches: loader={self.target} {reason}")
-        # The order of such a loader is judged by the delivered samples, see data/sample_order.py.
-        is_judged = "shuffle" in self.takes or not self.brings_data
+        # If the target takes `shuffle` or a dataset, data/sample_order.py judges from the delivered
+        # samples which order the loader has followed.
+        is_judged = "shuffle" in self.parameters_to_pass or not self.brings_data
         known = ("random", "sequential") if is_judged else ("random",)
         order = name_of(without_prefix(order_of_all_ranks(plan)))
         if order not in known:
             raise Unsupported(f"order={order}: loader={self.target} sets its own order")
 
     def open(self, prepared: PreparedData, plan: Plan) -> AbstractContextManager[Epochs]:
-        """Epochs of the target's batches, as `check` allows them."""
+        """The epochs of the target's batches; raises Unsupported as `check` does."""
         return self.open_epochs(plan, prepared.dataset)
 
     @contextmanager
@@ -156,13 +161,13 @@ class UserLoader:
         Raises Unsupported as `check` does.
         """
         self.check(plan)
-        samples = dataset.open() if dataset is not None and "dataset" in self.takes else None
-        arguments = _arguments(plan, self.takes, samples)
+        samples = None if dataset is None or self.brings_data else dataset.open()
+        arguments = _arguments(plan, self.parameters_to_pass, samples)
         # A loader that draws its order from torch's generator repeats it for an equal seed.
         torch.manual_seed(plan.seed)
         started = OpenIterators()
         with _start_method(plan.loading.multiprocessing_context):
-            loader = None if "epoch" in self.takes else self._call(arguments)
+            loader = None if "epoch" in self.parameters_to_pass else self._call(arguments)
             batches_of = self._epochs_of_target(arguments, loader)
 
             def epochs(number: int) -> Iterable[Tree]:
@@ -177,8 +182,8 @@ class UserLoader:
                 started.close(loader)
 
     def _call(self, arguments: dict[str, Any]) -> Any:
-        """Call the target; raises BadData if it fails or returns something that can't make
-        batches."""
+        """The target's return value; raises BadData if the call fails, or if the value is neither
+        iterable nor callable."""
         loader = call(self.target, self.kwargs | arguments)
         if not is_iterable(loader) and not callable(loader):
             kind = type(loader).__name__
@@ -188,7 +193,7 @@ class UserLoader:
     def _epochs_of_target(
         self, arguments: dict[str, Any], loader: Iterable[Tree] | Epochs | None
     ) -> Epochs:
-        """Epochs of the loader that the target returned; None: it is called for each epoch."""
+        """Epochs of the loader that the target returned; None: each epoch calls the target."""
         if loader is None:
             return lambda number: self._call(arguments | {"epoch": number})
         if isinstance(loader, Iterator):
@@ -200,15 +205,19 @@ class UserLoader:
     def _call_for_each(
         self, arguments: dict[str, Any], first: Iterator[Tree]
     ) -> Iterator[Iterator[Tree]]:
-        """Yield the iterator of each epoch, as an iterator is good for one epoch only: that of the
-        first call, and then those of further calls."""
+        """Yield an iterator for each epoch: `first`, then the results of further calls.
+
+        An iterator can be iterated only once, so no epoch can use the one before it again.
+        """
         yield first
         while True:
             yield self._call(arguments)
 
 
-def _arguments(plan: Plan, takes: frozenset[str], samples: Samples | None) -> dict[str, Any]:
-    """The arguments of a target with these parameters; `samples` is its dataset."""
+def _arguments(
+    plan: Plan, parameters_to_pass: frozenset[str], samples: Samples | None
+) -> dict[str, Any]:
+    """The arguments for the target's parameters of these names; `samples` is the opened dataset."""
     offered = plan.loading.as_arguments() | {name: getattr(plan, name) for name in PLANNED}
     offered["shuffle"] = is_shuffled(plan)
     if plan.collate is not None:
@@ -216,17 +225,20 @@ def _arguments(plan: Plan, takes: frozenset[str], samples: Samples | None) -> di
     if samples is not None:
         offered["dataset"] = samples
         offered["sampler"] = EpochSampler(plan.order, len(samples), plan.seed)
-    arguments = {name: value for name, value in offered.items() if name in takes}
+    arguments = {name: value for name, value in offered.items() if name in parameters_to_pass}
     if "sampler" in arguments:
-        # torch's DataLoader accepts only one of the two.
+        # torch's DataLoader accepts either a sampler or shuffle=True.
         arguments.pop("shuffle", None)
     return arguments
 
 
 @contextmanager
 def _start_method(name: str | None) -> Iterator[None]:
-    """Inside the context processes start by this method; None: as in a plain script, while the
-    default of a trial's process is forkserver."""
+    """Let multiprocessing start processes by this method inside the context.
+
+    None: the platform's default, as in a plain script. The default of a trial's process would be
+    forkserver.
+    """
     before = multiprocessing.get_start_method(allow_none=True)
     first = multiprocessing.get_all_start_methods()[0]
     multiprocessing.set_start_method(name or first, force=True)

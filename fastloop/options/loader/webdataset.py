@@ -28,7 +28,7 @@ LIBRARY = Library("webdataset", "loader=webdataset", "pip install webdataset")
 
 @option
 class WebDatasetLoader:
-    """webdataset's stages `shuffle`, `tar_file_expander`, `to_tuple`, `map_tuple` and `batched`.
+    """A pipeline of webdataset: `shuffle`, `tar_file_expander`, `to_tuple`, `map_tuple`, `batched`.
 
     This is not a full shuffle: the shards of a worker are shuffled, and then the samples in a
     buffer. Workers make whole batches of their own shards, so each worker's last batch may be
@@ -46,7 +46,7 @@ class WebDatasetLoader:
 
     @contextmanager
     def open(self, prepared: PreparedData, plan: Plan) -> Iterator[Epochs]:
-        """Yield the epochs; raises Unsupported for fewer shards than workers of all ranks."""
+        """Yield the epochs; raises Unsupported if the shards are fewer than all ranks' workers."""
         shards: Any = self.store.open(prepared.folder)
         if not hasattr(shards, "files_of_a_sample"):
             raise Unsupported(

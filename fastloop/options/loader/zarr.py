@@ -25,8 +25,10 @@ LIBRARY = Library("zarr", "loader=zarr", "pip install zarr")
 
 @option
 class ZarrLoader:
-    """DataLoader over a Zarr group, which workers open themselves; `oindex` reads the rows of a
-    batch, the chunks concurrently."""
+    """DataLoader over a Zarr group, which workers open themselves.
+
+    `oindex` reads the rows of a batch, from several chunks concurrently.
+    """
 
     store: Store
     honours: ClassVar[tuple[str, ...]] = DATALOADER

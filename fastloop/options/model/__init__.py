@@ -1,1 +1,2 @@
-"""`model=`: the network that training and inference run; each option satisfies Model."""
+"""`model=`: the network that training and inference run; each option satisfies the Protocol
+Model."""

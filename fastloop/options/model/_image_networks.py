@@ -1,4 +1,4 @@
-"""torchvision's networks for images of any shape: the check of samples, and the first layer."""
+"""Fits torchvision's networks to images of any shape, for model=resnet18 and mobilenet_v3_small."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def check_images(model: str, num_classes: int | None, sample: Leaves | None) -> 
 
 
 def adapt_to_images(network: nn.Module, input_shape: tuple[int, ...]) -> nn.Module:
-    """The network for these samples; it adds a channel to samples of (height, width)."""
+    """The network; for samples of (height, width), with a layer before it that adds a channel."""
     if len(input_shape) == 3:
         return network
     return nn.Sequential(nn.Unflatten(1, (1, input_shape[0])), network)

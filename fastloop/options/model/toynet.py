@@ -10,7 +10,8 @@ from fastloop.core.types import Leaves, option
 from fastloop.options.model._inputs import check_labelled, require_classes
 
 LARGE_WEIGHTS = 20_000_000
-"""Weights of the first layer from which a caveat is shown; ResNet-18 has 11 million in all."""
+"""Number of weights of the first layer from which a caveat is shown; ResNet-18 has 11 million in
+all."""
 FLOAT_BYTES = 4
 
 

@@ -47,7 +47,7 @@ class LanguageModel(nn.Module):
         for layer in (self.tokens, self.positions, self.head):
             nn.init.normal_(
                 layer.weight, std=0.02
-            )  # as in GPT-2: the first loss is a random guess's
+            )  # as in GPT-2: the first loss is that of a random guess
 
     def forward(self, tokens: Tensor) -> Tensor:
         """(batch, tokens) int64 -> (batch, vocabulary, tokens)."""

@@ -1,4 +1,4 @@
-"""The user's own model: a class or a function that returns an nn.Module."""
+"""The user's own model: an nn.Module, or a class or function that returns one."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class UserModel:
         """A copy of the target's module, or the module itself if a class makes one that torch can't
         copy.
 
-        Raises BadData if there is no module, and Unsupported for lazy layers.
+        Raises BadData if the target gives no module, and Unsupported for lazy layers.
         """
         target = module = locate(self.target)
         if not isinstance(target, nn.Module):

@@ -1,1 +1,2 @@
-"""`order=`: the order in which an epoch reads the samples; each option satisfies Order."""
+"""`order=`: the order in which an epoch reads the samples; each option satisfies the Protocol
+Order."""

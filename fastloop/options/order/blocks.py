@@ -17,8 +17,8 @@ from fastloop.fastloader import Blocks
 class BlockOrder:
     """Block shuffle: blocks of consecutive samples are shuffled, then the samples inside each.
 
-    Only the table of blocks grows with the number of samples. It is not a uniform permutation: the
-    samples of `groups_together` blocks stay together, as in a shuffle buffer.
+    Only the table of blocks grows with the number of samples. The order is not a uniform
+    permutation: the samples of `groups_together` blocks stay together, as in a shuffle buffer.
     """
 
     complete: ClassVar[bool] = True

@@ -16,7 +16,7 @@ from fastloop.core.types import Unsupported, option
 
 @dataclass(frozen=True, eq=False)
 class LengthBucketOrder:
-    """The bucket order of samples with known lengths."""
+    """The order of BucketOrder for samples with known lengths."""
 
     buckets: BucketOrder
     lengths: torch.Tensor
@@ -25,9 +25,7 @@ class LengthBucketOrder:
     complete: ClassVar[bool] = True
 
     def for_world_size(self, world_size: int) -> LengthBucketOrder:
-        """The order for this number of ranks. In each step, all ranks get samples of similar
-        length.
-        """
+        """The order for this number of ranks, which all get samples of similar length in a step."""
         return replace(self, world_size=world_size)
 
     def length(self, num_samples: int) -> int:
@@ -37,7 +35,7 @@ class LengthBucketOrder:
     def pieces(self, num_samples: int, seed: int, epoch: int) -> Iterator[torch.Tensor]:
         """Yield one int64 bucket per piece, then the samples of an incomplete batch, unsorted.
 
-        If these were sorted too, drop_last would always leave out the longest samples.
+        If this last batch were sorted too, drop_last would always leave out the longest samples.
         """
         # Index k goes to rank k % world_size, so the batches of all ranks in one step are `size`
         # consecutive samples.

@@ -17,7 +17,7 @@ class RandomOrder:
 
     complete: ClassVar[bool] = True
     is_randperm: ClassVar[Literal[True]] = True
-    """Makes it a RandpermOrder: loaders that shuffle by themselves may take their own order."""
+    """Marks the class as a RandpermOrder, which some loaders draw themselves."""
 
     def length(self, num_samples: int) -> int:
         """The number of samples."""

@@ -1,4 +1,4 @@
-"""`order=sequential`: the samples as stored."""
+"""`order=sequential`: the samples by ascending index, as they are stored."""
 
 from __future__ import annotations
 

@@ -24,7 +24,8 @@ PIECE = 1 << 20
 class WeightedOrder:
     """Weighted sampling with replacement, like torch's WeightedRandomSampler.
 
-    Unlike torch's sampler, it takes more than 2^24 weights. Without weights it is uniform.
+    Unlike torch's sampler, it takes more than 2^24 weights. Without weights, all samples have the
+    same probability.
     """
 
     complete: ClassVar[bool] = False

@@ -1,1 +1,2 @@
-"""`placement=`: how a batch is moved to the device; each option satisfies Placement."""
+"""`placement=`: how a batch is moved to the device; each option satisfies the Protocol
+Placement."""

@@ -53,7 +53,7 @@ class DirectPlacement:
 
 
 def _place_mixed(batch: Tree, move: Callable[[Any], Any]) -> Tree:
-    """The batch, with fields that have no `.to` unchanged; raises Unsupported if those hold
+    """The batch, with fields that have no `.to` unchanged; raises Unsupported if such a field holds
     tensors."""
 
     def move_any(field: Any) -> Any:

@@ -1,4 +1,4 @@
-"""`placement=dm_tree`: DeepMind's dm-tree."""
+"""`placement=dm_tree`: `.to` on each leaf of a tree, by DeepMind's dm-tree."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ LIBRARY = Library("tree", "placement=dm_tree", "pip install 'fastloop[dm_tree]'"
 class DmTreePlacement:
     """dm-tree: tree.flatten, `.to` on each leaf, tree.unflatten_as.
 
-    These are the steps of dm-tree's map_structure, called one by one, so that its errors can be
-    told from errors of the device. dm-tree sorts the keys of dicts and can't rebuild a tensordict,
-    which it takes for a mapping (Unsupported). A deque loses its maxlen, and mappings that are not
-    built from pairs (Counter, ChainMap) change. Containers unknown to dm-tree (dataclasses) are
-    opened and rebuilt.
+    These are the steps of dm-tree's map_structure. They are called one by one, so that errors of
+    dm-tree can be told from errors of the device. dm-tree sorts the keys of dicts, and can't
+    rebuild a tensordict, which it takes for a mapping (Unsupported). A deque loses its maxlen, and
+    mappings that are not built from pairs (Counter, ChainMap) change. Containers unknown to dm-tree
+    (dataclasses) are opened and rebuilt.
     """
 
     non_blocking: bool
@@ -31,9 +31,9 @@ class DmTreePlacement:
         LIBRARY.check()
 
     def to(self, device: torch.device) -> Callable[[Tree], Tree]:
-        """A function from a tree to one of the same types with its tensors on the device.
+        """A function from a tree to a tree of the same types, with its tensors on the device.
 
-        Raises Unsupported without dm-tree, and the function for leaves that can't be moved.
+        Raises Unsupported without dm-tree; the function raises it for leaves that can't be moved.
         """
         dm_tree = LIBRARY.load()
 

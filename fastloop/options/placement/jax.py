@@ -24,9 +24,10 @@ PLATFORMS = {"cpu": "cpu", "cuda": "cuda"}
 class JaxPlacement:
     """A jax.device_put of all tensors of a batch, converted to jax and back by DLPack.
 
-    The conversion itself does not copy. On CUDA each array is cloned on the device: jax would reuse
-    memory freed by torch at once, although torch's stream may still read it. The clone waits for
-    jax's copy, so that whatever waits for torch's stream (pinned_buffers) waits for both.
+    The conversion itself does not copy. On CUDA each array is cloned on the device. Without the
+    clone, jax would reuse the memory as soon as torch frees it, although torch's stream may still
+    read it. The clone waits for jax's copy, so code that waits for torch's stream, such as
+    pinned_buffers, waits for both.
 
     jax starts threads, so processes must not be forked afterwards.
     """
@@ -39,7 +40,7 @@ class JaxPlacement:
         LIBRARY.check()
 
     def to(self, device: torch.device) -> Callable[[Tree], Tree]:
-        """A function from a tree to one of the same types with its tensors on the device.
+        """A function from a tree to a tree of the same types, with its tensors on the device.
 
         Raises Unsupported without jax or if jax lacks the device; the function raises it for leaves
         that can't be moved.
@@ -65,6 +66,7 @@ class JaxPlacement:
 
 
 def _share_memory(arrays: list[Any]) -> list[torch.Tensor]:
+    """The arrays as tensors over the same memory."""
     return [torch.from_dlpack(array) for array in arrays]
 
 
@@ -103,7 +105,7 @@ class _HostTensor:
 
 
 def _array(jax: Any, tensor: torch.Tensor) -> Any:
-    """The detached, contiguous tensor as a jax array; raises Unsupported if jax has none."""
+    """The detached, contiguous tensor as a jax array; raises Unsupported if jax can't take it."""
     try:
         plain = tensor.detach().resolve_conj().resolve_neg().contiguous()
         return jax.dlpack.from_dlpack(_HostTensor(plain) if plain.device.type == "cpu" else plain)

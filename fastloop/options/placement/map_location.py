@@ -22,7 +22,7 @@ class MapLocationPlacement:
     non_blocking: bool
 
     def to(self, device: torch.device) -> Callable[[Tree], Tree]:
-        """A function from a tree to one of the same types with its tensors on the device.
+        """A function from a tree to a tree of the same types, with its tensors on the device.
 
         Raises Unsupported with non_blocking, which torch.load lacks; the function raises it for
         leaves that can't be moved.
@@ -45,7 +45,7 @@ class MapLocationPlacement:
 
 
 def _in_own_storage(tensor: torch.Tensor) -> torch.Tensor:
-    """A plain tensor with a storage no larger than itself; tensors without strides unchanged."""
+    """A plain tensor in a storage of its own size; tensors without strides are only detached."""
     if tensor.layout is not torch.strided or tensor.is_nested:
         return tensor.detach()
     plain = tensor.detach().as_subclass(torch.Tensor)

@@ -1,4 +1,4 @@
-"""`placement=pytree`: torch's tree_map."""
+"""`placement=pytree`: `.to` on each leaf of a tree, by torch's tree_map."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class PytreePlacement:
     non_blocking: bool
 
     def to(self, device: torch.device) -> Callable[[Tree], Tree]:
-        """A function from a tree to one of the same types with its tensors on the device.
+        """A function from a tree to a tree of the same types, with its tensors on the device.
 
         The function raises Unsupported for leaves that can't be moved, such as numpy arrays.
         """

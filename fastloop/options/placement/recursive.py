@@ -21,7 +21,7 @@ class RecursivePlacement:
     non_blocking: bool
 
     def to(self, device: torch.device) -> Callable[[Tree], Tree]:
-        """A function from a tree to one of the same types with its tensors on the device.
+        """A function from a tree to a tree of the same types, with its tensors on the device.
 
         The function raises Unsupported for leaves that can't be moved, such as numpy arrays.
         """

@@ -1,1 +1,2 @@
-"""`store@loader.store=`: a file format for rows that are read fast; each option satisfies Store."""
+"""`store@loader.store=`: a file format for rows that are read fast; each option satisfies the
+Protocol Store."""

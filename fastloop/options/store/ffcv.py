@@ -17,7 +17,7 @@ from fastloop.core.types import BadData, Tree, Unsupported, option
 LIBRARY = Library("ffcv", "store=ffcv", INSTALL_FFCV)
 FILE = "rows.beton"
 PAGE_BYTES = 8 << 20
-"""FFCV's default; a sample has to fit into a page."""
+"""FFCV's default size of a page; a sample has to fit into a page."""
 PAGE_LIMIT = 1 << 32
 """The header has 32 bits for the size of a page."""
 HEAD = struct.Struct("<HHIQQ")
@@ -27,7 +27,8 @@ VERSION = 2
 ALLOCATION_BYTES = 24
 """Size of a row of the allocation table."""
 UNSUPPORTED_DTYPES = torch.float16, torch.bfloat16
-"""Dtypes unknown to numba, which compiles the code that reads the arrays, or to numpy."""
+"""Dtypes that the store refuses. float16 is unknown to numba, which compiles the code that reads
+the arrays, and bfloat16 is unknown to numpy."""
 
 
 @option
@@ -56,7 +57,7 @@ class FfcvStore:
         if page >= PAGE_LIMIT:
             size = f"a sample of {data[0].nbytes} bytes"
             raise Unsupported(f"store=ffcv: {size}; FFCV takes at most 2 GiB")
-        # FFCV warns about uint16, although torch supports it by now.
+        # FFCV warns about uint16, although torch supports this dtype.
         with isolate_import():
             field_types = {
                 "data": fields.NDArrayField(data.dtype, data.shape[1:]),
@@ -67,7 +68,7 @@ class FfcvStore:
         _fill(ffcv, writer, (row for pair in pairs for row in zip(*pair, strict=True)), num_samples)
 
     def open(self, folder: Path) -> Path:
-        """The path of the .beton file; raises BadData if it is another file or truncated."""
+        """The path of the .beton file; raises BadData if it is of another kind, or truncated."""
         path = folder / FILE
         try:
             with path.open("rb") as file:

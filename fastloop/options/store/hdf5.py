@@ -72,7 +72,7 @@ class Hdf5Store:
                 start += len(leaves[0])
 
     def open(self, folder: Path) -> Tree:
-        """The tree of h5py datasets, not yet read, of the opened file.
+        """The tree of h5py datasets of the opened file; no row has been read.
 
         Raises Unsupported without h5py, and BadData for a file that this store did not write.
         """
@@ -91,8 +91,7 @@ class Hdf5Store:
         return pytree.tree_unflatten(datasets, structure)
 
     def _dataset(self, file: Any, name: str, array: np.ndarray, num_samples: int) -> Any:
-        # By default a file also has the time of its writing, so that files of equal samples would
-        # differ.
+        # By default HDF5 also stores the time of writing, and files of equal samples would differ.
         return file.create_dataset(
             name,
             shape=(num_samples, *array.shape[1:]),
@@ -103,6 +102,7 @@ class Hdf5Store:
         )
 
     def _chunk_bytes(self, array: np.ndarray) -> int:
+        """Bytes of a chunk of the array; raises Unsupported for CHUNK_LIMIT or more."""
         nbytes = self.chunk_rows * array[:1].nbytes
         if nbytes >= CHUNK_LIMIT:
             reason = f"a chunk of {nbytes / 2**30:.1f} GiB; HDF5 before 2 reads less than 4 GiB"

@@ -21,7 +21,7 @@ ROWS, LAYOUT = "rows.arrow", "layout.json"
 EXACT = ("bool", "uint8", "int8", "int16", "uint16", "int32", "uint32", "int64", "float32")
 """Dtypes that lose nothing in the torch format, which has only int64 and float32."""
 MOST_DIMENSIONS = 5
-"""The dimensions of datasets.Array5D."""
+"""Maximum number of dimensions of a row, which is the number of datasets.Array5D."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class HfDatasetsStore:
 
     def write(self, folder: Path, chunks: Iterable[Tree], num_samples: int) -> None:  # noqa: ARG002
         """Append chunk after chunk; raises Unsupported without datasets, and for dtypes and shapes
-        that its torch format does not keep."""
+        that the torch format does not keep."""
         datasets = LIBRARY.load()
         chunks = iter(chunks)
         first = next(chunks)
@@ -87,6 +87,7 @@ def _name(leaf: torch.Tensor) -> str:
 
 
 def _feature(datasets: Any, leaf: torch.Tensor) -> Any:
+    """The datasets feature that describes the rows of a leaf; raises Unsupported without one."""
     name = _name(leaf)
     shape = tuple(leaf.shape[1:])
     if name not in EXACT:

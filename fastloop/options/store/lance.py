@@ -42,7 +42,7 @@ class LanceRows:
 @option
 class LanceStore:
     """A Lance dataset by `lance.write_dataset`; leaf k is the column `k`, of values or of lists of
-    fixed length. Lance reads single rows at their place, also of a large file."""
+    fixed length. Lance reads single rows by their position, even in a large file."""
 
     format_version: ClassVar[int] = 1
     root: str
@@ -70,7 +70,7 @@ class LanceStore:
         try:
             lance.write_dataset(reader, str(folder / ROWS))
         except (OSError, ValueError, NotImplementedError) as error:
-            # Lance raises this for Arrow's types that it lacks.
+            # For an Arrow type that Lance lacks, its message has "unsupported" or "Unsupported".
             if "nsupported" not in str(error):
                 raise
             reason = first_line(error)[:100]

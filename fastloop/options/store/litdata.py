@@ -22,7 +22,7 @@ OPTION, ALTERNATIVE = "store=litdata", "store=torch_storage"
 
 @dataclass(frozen=True)
 class LitDataChunks:
-    """Chunks that are not yet read, and how samples lie in them."""
+    """The folder of the chunks, which are not yet read, and the structure of a sample."""
 
     folder: Path
     num_chunks: int
@@ -35,8 +35,8 @@ class LitDataStore:
     """Chunks, as `litdata.optimize` writes them in its workers. A sample is a list of tensors, its
     leaves.
 
-    num_shards: number of chunks. A worker reads whole chunks, so there must be one for each worker
-    at least. A shuffle begins with the order of the chunks.
+    num_shards: number of chunks. A worker reads whole chunks, so each worker needs at least one. A
+    shuffle begins with the order of the chunks.
     """
 
     format_version: ClassVar[int] = 1

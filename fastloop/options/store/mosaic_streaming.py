@@ -38,7 +38,7 @@ NUMBERS = (
 
 @dataclass(frozen=True)
 class MosaicShards:
-    """Shards that are not yet read, and how samples lie in them."""
+    """The folder of the shards, which are not yet read, and the structure of a sample."""
 
     folder: Path
     structure: Any
@@ -54,8 +54,8 @@ class MosaicShards:
 class MosaicStreamingStore:
     """Shards by `streaming.MDSWriter`; a leaf is a column of arrays of one shape, or of numbers.
 
-    shard_mib: the writer's size_limit. Workers divide samples, not shards, so the number of workers
-    does not depend on the size.
+    shard_mib: the writer's size_limit. Workers divide samples, not shards, so the size does not
+    limit the number of workers.
     """
 
     format_version: ClassVar[int] = 1
@@ -68,7 +68,7 @@ class MosaicStreamingStore:
 
     def write(self, folder: Path, chunks: Iterable[Tree], num_samples: int) -> None:  # noqa: ARG002
         """Append sample after sample; raises Unsupported without MosaicML Streaming, and for dtypes
-        that it lacks."""
+        that MDS lacks."""
         streaming = LIBRARY.load()
         writer = None
         for chunk in chunks:
@@ -119,5 +119,6 @@ def _encoding(leaf: torch.Tensor) -> str:
 
 
 def _is_safe(encoding: str) -> bool:
+    """True for numbers and arrays of numbers; other encodings may be pickles."""
     kinds = [str(dtype).removeprefix("torch.") for dtype in NUMBERS]
     return encoding in kinds or encoding.startswith("ndarray:")

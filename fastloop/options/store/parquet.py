@@ -77,6 +77,7 @@ class ParquetStore:
             table_of(pyarrow, chunk, LIBRARY.option, ALTERNATIVE)
             for chunk in chain([first], chunks)
         )
+        # Rows wait here until they fill a row group.
         waiting = []
         first_table = next(tables)
         with parquet.ParquetWriter(

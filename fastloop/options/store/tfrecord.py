@@ -19,6 +19,7 @@ from fastloop.data.tfrecord_format import check_installed, example_class, import
 
 NEEDED_BY = "store=tfrecord"
 CRC = struct.Struct("<I")
+"""A masked checksum."""
 RECORDS, INDEX, LAYOUT = "rows.tfrecord", "offsets.npy", "layout.json"
 
 
@@ -103,7 +104,10 @@ def _rows(leaves: list[torch.Tensor]) -> Iterator[tuple[bytes, ...]]:
 
 
 def _serialize(example: Any, row: tuple[bytes, ...]) -> bytes:
-    """The row in the new message, serialized; deterministic, or the map's order would vary."""
+    """The bytes of a message with the row's values.
+
+    Without `deterministic`, the order of the message's map of features would vary.
+    """
     for number, value in enumerate(row):
         example.features.feature[str(number)].bytes_list.value.append(value)
     return example.SerializeToString(deterministic=True)

@@ -1,4 +1,4 @@
-"""`store=webdataset`: tar files of one .npy file for each leaf of a sample, as webdataset reads."""
+"""`store=webdataset`: tar files with a .npy file for each leaf of a sample, webdataset's layout."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ OPTION, ALTERNATIVE = "store=webdataset", "store=torch_storage"
 
 @dataclass(frozen=True)
 class TarShards:
-    """Tar files that are not yet read, and how samples lie in them."""
+    """The paths of the tar files, which are not yet read, and the structure of a sample."""
 
     paths: list[str]
     structure: Any
@@ -39,8 +39,8 @@ class TarShards:
 class WebDatasetStore:
     """Shards as webdataset's ShardWriter writes them: a file `<sample>.<leaf>.npy` for each leaf.
 
-    num_shards: workers, and ranks, share whole shards, so that each needs at least one; shuffling
-    begins with the order of the shards.
+    num_shards: number of tar files. Workers read whole shards, so each worker of each rank needs at
+    least one. A shuffle begins with the order of the shards.
     """
 
     format_version: ClassVar[int] = 1

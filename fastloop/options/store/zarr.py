@@ -22,7 +22,7 @@ OPTION, ALTERNATIVE = "store=zarr", "store=torch_storage"
 
 @dataclass(frozen=True)
 class ZarrRows:
-    """Arrays; only their metadata has been read."""
+    """The Zarr arrays of the leaves; only their metadata has been read."""
 
     arrays: list[Any]
     structure: Any
@@ -89,5 +89,5 @@ class ZarrStore:
 
 
 def _end_threads() -> None:
-    """End zarr's threads, which would stay alive. zarr starts them again when it reads."""
+    """End zarr's threads, which would stay alive; zarr starts new ones when it reads again."""
     LIBRARY.load("zarr.core.sync").cleanup_resources()

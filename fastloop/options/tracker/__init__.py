@@ -1,1 +1,2 @@
-"""`tracker=`: the place that records results for comparison; each option satisfies Tracker."""
+"""`tracker=`: the place that records results for comparison; each option satisfies the Protocol
+Tracker."""

@@ -1,9 +1,9 @@
-"""The page of MLflow's charts that a sweep's link opens: its runs, the fastest first, and up to
-four charts.
+"""The view of MLflow's charts that a sweep's link opens: the runs of the sweep, the fastest first,
+and up to four charts.
 
 MLflow's page restores a view from a tag of the experiment, `mlflow.sharedViewState.<key>`, if its
 address has `viewStateShareKey=<key>`; the tag holds JSON, compressed or not. The button "Share" of
-that page writes the same (mlflow/server/js, useSharedExperimentViewState.ts and
+that page writes the same kind of tag (mlflow/server/js, useSharedExperimentViewState.ts and
 ExperimentPageUIState.tsx). Parts that are left out have MLflow's defaults.
 """
 
@@ -18,13 +18,17 @@ from hashlib import sha256
 from typing import Any
 from urllib.parse import urlencode
 
+from fastloop.options.tracker._client import filter_of_finished_runs
+
 TAG_PREFIX = "mlflow.sharedViewState."
 MOST_RUNS = 20
-"""Number of runs that are drawn, the fastest ones. MLflow's page offers no larger number, except
+"""Number of runs that are drawn, the fastest of all. MLflow's page offers no larger number, except
 all runs."""
 SECTION = "Comparison"
+"""Title of the section with the charts."""
 PREFERRED = ("training", "inference", "traversal")
-"""Benchmarks by preference: the first one that has run has its seconds, waits and memory drawn."""
+"""Benchmarks in order of preference. The first one that has run is the main benchmark: its seconds,
+waits and memory are drawn."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,7 +72,7 @@ def charts_view(sweep: str, metric_names: Iterable[str]) -> ChartsView:
         "hideEmptyCharts": True,
     }
     plain = json.dumps(view, separators=(",", ":")).encode()
-    # MLflow's page takes both; compressed, a hundred sweeps add 100 KB of tags and not 250.
+    # MLflow's page takes both. Compressed, the tags of a hundred sweeps need 100 KB instead of 250.
     compressed = b64encode(zlib.compress(plain, 9)).decode()
     return ChartsView(key=sha256(plain).hexdigest()[:12], text=f"deflate;{compressed}")
 
@@ -82,38 +86,26 @@ def metrics_of_charts(names: Sequence[str]) -> list[str]:
     main = _main_benchmark(names)
     rates = "traversal" if any(name.startswith("traversal/") for name in names) else main
     wanted = [f"{rates}/samples_per_s", f"{main}/wait_p95_ms", f"{main}/peak_pss_mib"]
-    # MLflow writes two decimals beside a bar: a traversal of less than 5 ms would take 0.00 s.
+    # MLflow writes two decimals beside a bar: a traversal of less than 5 ms would show as 0.00 s.
     if main != "traversal":
         wanted.insert(0, f"{main}/seconds_median")
     return [name for name in wanted if name in names]
 
 
 def _main_benchmark(names: Sequence[str]) -> str | None:
-    """The benchmark that has its seconds, waits and memory drawn; None if none has run."""
+    """The first benchmark of PREFERRED that has run; None if none has run."""
     benchmarks = {name.partition("/")[0] for name in names}
     return next((name for name in PREFERRED if name in benchmarks), None)
 
 
 def charts_address(experiment_id: str, view: ChartsView) -> str:
-    """The part of the page's address after the server's."""
+    """The part of the page's address that follows the server's address."""
     query = {
         "viewStateShareKey": view.key,
         "compareRunsMode": "CHART",
         "workflowType": "machine_learning",
     }
     return f"#/experiments/{experiment_id}/runs?{urlencode(query)}"
-
-
-def filter_of_finished_runs(sweep: str) -> str:
-    """MLflow's filter for the runs of a sweep that have figures."""
-    return f"{filter_of_sweep(sweep)} AND attributes.status = 'FINISHED'"
-
-
-def filter_of_sweep(sweep: str) -> str:
-    """MLflow's filter for the runs of a sweep."""
-    # A quote would end the text. No sweep has one in its name.
-    name = sweep.replace("'", "")
-    return f"tags.sweep = '{name}'"
 
 
 def _bar_chart(metric: str) -> dict[str, Any]:
@@ -137,8 +129,9 @@ def _section(name: str, *, is_open: bool) -> dict[str, Any]:
         "deleted": False,
         "isGenerated": not is_open,
     }
-    # Beside another chart a title is cut to its first word, which is the benchmark's name in all of
-    # them, on a screen of 1,280 pixels with MLflow's assistant, which opens by itself at first.
+    # Charts are one below the other. Beside another chart, a title is cut to its first word, on a
+    # screen of 1,280 pixels with MLflow's assistant, which is open at first. The first word is the
+    # benchmark's name, and does not distinguish the charts.
     return section | {"columns": 1, "cardHeight": 320} if is_open else section
 
 

@@ -1,4 +1,4 @@
-"""Open MLflow's client, and read all pages of what it finds."""
+"""MLflow's client, searches that return all pages of their results, and filters for them."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-# Set before the client is used. Telemetry would run a thread during the measurements. By default
-# MLflow retries a refused connection for 247 s and waits 8 x 120 s for a server that does not
-# answer. With these values an unreachable server is given up after 14 s.
+# These are set before the client is used. Telemetry would run a thread during the measurements. By
+# default MLflow retries a refused connection for 247 s and waits 8 x 120 s for a server that does
+# not answer. With these values the client gives up on an unreachable server after 14 s.
 os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
 os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "1")
 os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "7")
@@ -35,7 +35,7 @@ logging.getLogger("mlflow.store.db.utils").setLevel(logging.CRITICAL)
 PAGE = 1000
 """Maximum number of runs, or experiments, that one call returns; there may be more pages."""
 DATABASE_ATTEMPTS = 5
-"""MLflow's 10 attempts to open a database take 102 s, these take 3."""
+"""Attempts to open a database, which take 3 s. MLflow's default, 10 attempts, takes 102 s."""
 
 
 def open_client() -> MlflowClient:
@@ -60,12 +60,25 @@ def search_runs(
     )
 
 
+def filter_of_finished_runs(sweep: str) -> str:
+    """MLflow's filter for the runs of a sweep that have figures."""
+    return f"{filter_of_sweep(sweep)} AND attributes.status = 'FINISHED'"
+
+
+def filter_of_sweep(sweep: str) -> str:
+    """MLflow's filter for the runs of a sweep."""
+    # A quote would end the text. No sweep has one in its name.
+    name = sweep.replace("'", "")
+    return f"tags.sweep = '{name}'"
+
+
 def search_experiments(client: MlflowClient) -> list[Experiment]:
     """All experiments, however many there are."""
     return _read_pages(client.search_experiments)
 
 
 def _read_pages(search: Callable[..., PagedList[T]]) -> list[T]:
+    """The results of all pages of a search."""
     page = search(max_results=PAGE)
     found = [*page]
     while page.token:
@@ -76,13 +89,13 @@ def _read_pages(search: Callable[..., PagedList[T]]) -> list[T]:
 
 @contextlib.contextmanager
 def errors_name_place() -> Iterator[None]:
-    """Raise errors of MLflow as UsageError with the setting that names the database or server."""
+    """Raise errors of MLflow as UsageErrors that name the database or server."""
     try:
         yield
     except UsageError:
         raise
     except Exception as error:
-        # A server may raise anything.
+        # A server may cause any error.
         reason = first_line(error) or type(error).__name__
         raise UsageError(without_passwords(f"{tracker_place()}: {reason}")) from error
 

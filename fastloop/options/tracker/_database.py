@@ -1,5 +1,7 @@
-"""Make MLflow's default database, completely or not at all: a client that makes it in place and is
-killed meanwhile leaves a broken one."""
+"""Make MLflow's default database, completely or not at all.
+
+If a client made the database in place and were killed meanwhile, it would leave a broken one.
+"""
 
 from __future__ import annotations
 

@@ -8,8 +8,12 @@ from typing import TYPE_CHECKING
 
 from fastloop.core.result import Result
 from fastloop.core.result_io import RESULT_FILE, load
-from fastloop.options.tracker._charts_view import filter_of_sweep
-from fastloop.options.tracker._client import open_client, search_experiments, search_runs
+from fastloop.options.tracker._client import (
+    filter_of_sweep,
+    open_client,
+    search_experiments,
+    search_runs,
+)
 from fastloop.options.tracker._location import default_database, is_default
 
 if TYPE_CHECKING:
@@ -19,7 +23,7 @@ if TYPE_CHECKING:
 def load_sweep_results(sweep: str) -> list[Result]:
     """The results of the sweep's runs in the order of their start; empty if there are none."""
     if is_default() and not default_database().exists():
-        # A query would create the file.
+        # A query would create the database.
         return []
     client = open_client()
     experiments = [experiment.experiment_id for experiment in search_experiments(client)]
@@ -30,7 +34,7 @@ def load_sweep_results(sweep: str) -> list[Result]:
 
 
 def _has_result(client: MlflowClient, run_id: str) -> bool:
-    """True unless the run was closed because its command had been killed."""
+    """True if the run has a result file; it has none if its command was killed."""
     return any(file.path == RESULT_FILE for file in client.list_artifacts(run_id))
 
 

@@ -18,7 +18,9 @@ from fastloop.core.types import UsageError
 LOCK_TIMEOUT_S = 10.0
 """Time for another process to release its lock on the database."""
 DAMAGES = ("not a database", "malformed")
+"""Parts of SQLite's messages about a damaged database."""
 REMEDY = "move it away, and `fastloop log <folder>` logs results to a new one"
+"""The advice for a damaged database."""
 
 
 def is_default() -> bool:
@@ -52,8 +54,8 @@ def tracker_place() -> str:
 
 def check_default_place() -> None:
     """Raise UsageError if the path of the default database can't be part of an address."""
-    # SQLAlchemy takes what follows a ? for a query, and decodes %41; if these were encoded, MLflow
-    # would make a folder with the encoded name.
+    # SQLAlchemy takes the text after a ? for a query, and decodes characters such as %41. If the
+    # path were encoded instead, MLflow would make a folder with the encoded name.
     path = str(default_database())
     if "?" in path or unquote(path) != path:
         reason = "an address of a database can't hold a ? or an encoded character"
@@ -61,17 +63,19 @@ def check_default_place() -> None:
 
 
 def check_database(timeout_s: float = LOCK_TIMEOUT_S) -> None:
-    """Raise UsageError if the tracker is an SQLite database that can't be written, or is damaged or
-    locked; return at once for any other tracker."""
+    """Raise UsageError if an SQLite database can't be written, or is damaged or locked.
+
+    Any other tracker is not checked.
+    """
     scheme, _, name = tracking_uri().partition(":///")
     if not scheme.startswith("sqlite") or not name:
         return
     path = Path(unquote(name.partition("?")[0]))
     try:
-        # MLflow would create the folder, too, which sqlite3 does not.
+        # MLflow would also create the folder, but sqlite3 does not.
         path.parent.mkdir(parents=True, exist_ok=True)
         with closing(sqlite3.connect(path, timeout=timeout_s)) as connection:
-            # Takes the lock for writing, which only a write transaction does.
+            # This takes the lock for writing, which opening the database does not.
             connection.execute("BEGIN IMMEDIATE")
             connection.rollback()
     except (OSError, sqlite3.Error) as error:

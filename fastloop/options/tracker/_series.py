@@ -12,7 +12,7 @@ from fastloop.core.spans import wall_ms
 
 @dataclass(frozen=True)
 class Point:
-    """A value of a series."""
+    """A value of a series, as MLflow stores it."""
 
     name: str
     value: float
@@ -45,7 +45,7 @@ def rank_series(result: Result) -> list[Point]:
 
 
 def _rank_values(result: Result, name: str) -> Iterator[tuple[str, list[float]]]:
-    """A metric of the benchmark, and its value for each rank."""
+    """Yield the name of each metric of the benchmark, with its value for each rank in seconds."""
     trials = [trial.rank_seconds for trial in measurements(result, name)]
     yield "seconds", [stats.median(list(by_trial)) for by_trial in zip(*trials, strict=True)]
     attribution = result.attribution.get(name)

@@ -1,8 +1,8 @@
-"""`tracker=mlflow`: one flat MLflow run per job. Only this folder imports mlflow, which takes a
-second, and only when there is something to log.
+"""`tracker=mlflow`: logs each job as an MLflow run.
 
-Runs are flat because the MLflow UI hides the charts of nested runs. Metrics are logged once, at the
-end, because a call takes 3 to 45 ms and must not disturb a trial.
+Only this folder imports mlflow, which takes a second, and only when there is something to log. Runs
+are not nested, because the MLflow UI hides the charts of nested runs. Metrics are logged once, at
+the end, because a call takes 3 to 45 ms and must not disturb a trial.
 """
 
 from __future__ import annotations
@@ -25,13 +25,10 @@ from fastloop.core.result_io import RESULT_FILE
 from fastloop.core.spans import wall_ms
 from fastloop.core.tracked_metrics import metrics
 from fastloop.core.types import option
-from fastloop.options.tracker._charts_view import (
-    charts_address,
-    charts_view,
-    filter_of_finished_runs,
-)
+from fastloop.options.tracker._charts_view import charts_address, charts_view
 from fastloop.options.tracker._client import (
     errors_name_place,
+    filter_of_finished_runs,
     open_client,
     search_runs,
 )
@@ -51,9 +48,9 @@ if TYPE_CHECKING:
     from mlflow.tracking import MlflowClient
 
 RESOURCE_DOES_NOT_EXIST = "RESOURCE_DOES_NOT_EXIST"
-"""MLflow's code of the error for a run that it does not have."""
+"""MLflow's error code for a run that does not exist."""
 COMMAND_TAG = "fastloop.command"
-"""Tag of a run with the process that logs it, see _this_command."""
+"""Tag of a run that identifies the process which logs the run, see _this_command."""
 LOCAL_UI = "http://127.0.0.1:5000"
 """Address of the page that the command of _ui_command serves."""
 FILES = ("config.yaml", RESULT_FILE, "traceback.txt", "profile-*", EXPLANATION_FILE, "timeline.*")
@@ -64,11 +61,14 @@ NOTE = "Loaders compared. samples_per_s, limit_fraction: higher is better; secon
 
 @option
 class MlflowTracker:
-    """MLflow: a run per job, in outputs/mlflow.db and outputs/mlartifacts or in
-    $MLFLOW_TRACKING_URI."""
+    """Logs each job as an MLflow run.
+
+    Runs are kept in outputs/mlflow.db and outputs/mlartifacts or, if it is set, in
+    $MLFLOW_TRACKING_URI.
+    """
 
     imports: ClassVar[tuple[str, ...]] = ("mlflow.entities", "mlflow.tracking")
-    """Modules that a job with this tracker needs."""
+    """Modules that every job with this tracker needs."""
     experiment: str
 
     @cached_property
@@ -122,7 +122,10 @@ class MlflowTracker:
         return True
 
     def start(self, result: Result) -> str:
-        """Create a run with the job's params and tags, deleting an earlier one; returns its id."""
+        """Create a run with the job's params and tags, and return its id.
+
+        An earlier run of the job is deleted.
+        """
         # An import that a signal interrupts can't be repeated.
         with defer_signals():
             from mlflow.entities import Param
@@ -132,7 +135,7 @@ class MlflowTracker:
         # This is the first call of the server, so an unreachable server is waited for only once.
         experiment_id = self._experiment_id
         if result.run_id:
-            # The run may be in another store.
+            # The earlier run may be in another database.
             with contextlib.suppress(MlflowException):
                 client.delete_run(result.run_id)
         tags = result.tags | {COMMAND_TAG: _this_command()}
@@ -176,6 +179,7 @@ class MlflowTracker:
         return f"ui:     {_ui_command(uri)}\ncharts: {LOCAL_UI}/{address}"
 
     def _metric_names(self, sweep: str) -> set[str]:
+        """Names of all metrics in the sweep's finished runs."""
         finished = filter_of_finished_runs(sweep)
         runs = search_runs(self._client, [self._experiment_id], finished)
         return {name for run in runs for name in run.data.metrics}
@@ -185,17 +189,18 @@ def _ui_command(uri: str) -> str:
     """The command that serves a database. uri: its address without a password."""
     if is_default():
         return "fastloop ui"
-    # A password is not printed: the shell knows it.
+    # A password is not printed: the shell expands the variable, which contains it.
     store = uri if uri == tracking_uri() else '"$MLFLOW_TRACKING_URI"'
     return f"mlflow ui --backend-store-uri {store}"
 
 
 def _this_command() -> str:
-    """Pid and start time of this process, because pids are reused."""
+    """Pid and start time of this process; the time is needed because pids are reused."""
     return f"{os.getpid()} {psutil.Process().create_time()}"
 
 
 def _is_alive(command: str) -> bool:
+    """True if the process with this pid and start time still runs."""
     pid, _, started = command.partition(" ")
     try:
         return str(psutil.Process(int(pid)).create_time()) == started
@@ -204,4 +209,5 @@ def _is_alive(command: str) -> bool:
 
 
 def _verdict(result: Result) -> str:
+    """The word of the job's verdict; empty if the job was not explained."""
     return result.explanation.verdict.word if result.explanation else ""

@@ -1,1 +1,2 @@
-"""`transform=`: applied to samples or batches before the step; each option satisfies Transform."""
+"""`transform=`: changes samples or batches before a step; each option satisfies the Protocol
+Transform."""

@@ -17,7 +17,7 @@ class Augment:
     """Random crop of the padded image, horizontal flip and colour jitter of (image, label) samples.
 
     On the device one random draw applies to the whole batch, as in torchvision's transforms; in a
-    worker each sample has its own.
+    worker each sample has its own draw.
     """
 
     where: Literal["worker", "device"]

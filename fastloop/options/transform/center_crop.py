@@ -13,7 +13,7 @@ from fastloop.fastloader.columns.crops import CenterCrop
 class CenterCropTransform(CropTransform):
     """torchvision's Resize(resize), CenterCrop(size), ToTensor and Normalize of image files.
 
-    It is a part of decoding: the samples of the dataset are the crops.
+    The crop is a part of decoding: the samples of the dataset are the crops.
     """
 
     size: CropSize
@@ -23,6 +23,6 @@ class CenterCropTransform(CropTransform):
 
     @property
     def cropping(self) -> Cropping:
-        """The crops. Raises ValueError for impossible ones."""
+        """The settings of the crops. Raises ValueError for impossible settings."""
         crop = CenterCrop(self.size, self.resize)
         return Cropping(crop=crop, flip=0.0, mean=self.mean, std=self.std)

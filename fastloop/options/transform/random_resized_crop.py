@@ -17,9 +17,9 @@ Interval = Annotated[tuple[PositiveFloat, PositiveFloat], Strict(False)]
 class RandomResizedCropTransform(CropTransform):
     """torchvision's RandomResizedCrop, RandomHorizontalFlip, ToTensor and Normalize of image files.
 
-    It is a part of decoding: the samples of the dataset are the crops. The random numbers of a crop
-    depend only on the seed, the epoch and the sample's index, so all loaders must deliver the same
-    crops.
+    The crop is a part of decoding: the samples of the dataset are the crops. The random numbers of
+    a crop depend only on the seed, the epoch and the sample's index, so all loaders must deliver
+    the same crops.
     """
 
     size: CropSize
@@ -31,6 +31,6 @@ class RandomResizedCropTransform(CropTransform):
 
     @property
     def cropping(self) -> Cropping:
-        """The crops. Raises ValueError for impossible ones."""
+        """The settings of the crops. Raises ValueError for impossible settings."""
         crop = RandomResizedCrop(self.size, self.scale, self.ratio)
         return Cropping(crop=crop, flip=self.flip, mean=self.mean, std=self.std)

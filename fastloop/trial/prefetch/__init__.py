@@ -1,1 +1,4 @@
-"""`device_prefetch`: batches are loaded and moved to the device before the loop asks for them."""
+"""Prefetch batches for `device_prefetch`: load and move them before the loop asks for them.
+
+There is one module for each value of `device_prefetch_by`: stream, thread and process.
+"""

@@ -1,7 +1,7 @@
-"""Load the next batches in one process: `device_prefetch_by=process`.
+"""Load the next batches in a single background process: `device_prefetch_by=process`.
 
 The parent sends an epoch's number, then one MORE for each batch that may be loaded, and finally
-STOP. The process answers with batches and one EpochEnd.
+STOP. The process answers with batches in shared memory, and one EpochEnd.
 """
 
 from __future__ import annotations
@@ -80,7 +80,10 @@ def prefetch_by_process(
 
 
 class LoaderProcess:
-    """Handle of the process that loads: starts it, sends commands, receives its batches."""
+    """The parent's handle of the process that loads.
+
+    It starts the process, sends commands to it, and receives its batches.
+    """
 
     def __init__(
         self,
@@ -116,8 +119,8 @@ class LoaderProcess:
                 self._send(MORE)
                 yield message.unpack()
         finally:
-            # The loop may have left the epoch early: the batches that are on their way are read,
-            # so that the next epoch finds an empty pipe. Sending fails if the process has ended.
+            # The loop may have left the epoch early. Batches that are still in the pipe are read
+            # here, so that the next epoch finds it empty. Sending fails if the process has ended.
             with contextlib.suppress(OSError):
                 self._send(STOP)
                 while not ended:
@@ -125,7 +128,7 @@ class LoaderProcess:
             self._is_loading = False
 
     def stop(self) -> None:
-        """Let the process close its loader and exit; kill it after EXIT_TIMEOUT_S."""
+        """Tell the process to close its loader and exit; kill it after EXIT_TIMEOUT_S."""
         process, self._process = self._process, None
         if process is None:
             return
@@ -187,7 +190,7 @@ def _serve(
     messages: Connection,
     parent_ends: tuple[Connection, ...],
 ) -> None:
-    """Load epochs as commanded, until EXIT; Ctrl-C in the terminal is left to the parent."""
+    """Run the process: load epochs as commanded, until EXIT. Ctrl-C is left to the parent."""
     # A forked process inherits the parent's ends of the pipes. If it kept them open, it would never
     # notice the end of the parent.
     for connection in parent_ends:
@@ -213,8 +216,8 @@ def _load_epoch(batches: Iterable[Tree], commands: Connection, messages: Connect
     num_allowed = 0
     iterator = iter(batches)
     while True:
-        # This waits for a command only if no batch is allowed. Otherwise it takes the commands that
-        # have come, so that STOP is noticed before the next batch is loaded.
+        # If no batch is allowed, this waits for a command. Otherwise it only receives the commands
+        # that have arrived, so that STOP is noticed before the next batch is loaded.
         while not num_allowed or commands.poll():
             if _receive_command(commands) == STOP:
                 messages.send(EpochEnd())
@@ -271,10 +274,11 @@ class TensorLocation:
 
 @dataclass(frozen=True)
 class SharedBatch:
-    """A batch with all its tensors in one block: one file descriptor per batch, whatever its tree.
+    """A batch that is sent between processes, with all its CPU tensors in one block of memory.
 
-    torch would send a file descriptor for each tensor, and keep it open as long as the tensor
-    lives. The sender writes the memory once; then it belongs only to the receiver.
+    So a batch needs one file descriptor. torch would send a file descriptor for each tensor, and
+    keep it open as long as the tensor lives. The sender writes the memory once; then it belongs
+    only to the receiver.
     """
 
     memory: torch.Tensor
@@ -311,6 +315,7 @@ def share_batch(batch: Tree) -> SharedBatch:
 
 
 def _is_plain(leaf: Any) -> bool:
+    """True for a dense CPU tensor of the class Tensor itself, which can be copied to the block."""
     if type(leaf) is not torch.Tensor or leaf.device.type != "cpu":
         return False
     return leaf.layout is torch.strided and not (leaf.is_nested or leaf.is_quantized)

@@ -1,6 +1,8 @@
-"""Deliver batches on a separate CUDA stream, concurrently with the loop's work on the GPU.
+"""Prefetch batches on a separate CUDA stream: `device_prefetch_by=stream`.
 
-`device_prefetch_by=stream` does so in the loop's thread; the other ways use such a stream, too.
+A delivery is the copy to the device and all else that completes a batch there. On its own stream it
+runs concurrently with the loop's work on the GPU. Prefetching by a thread or by a process uses a
+`DeliveryStream`, too.
 """
 
 from __future__ import annotations
@@ -44,8 +46,10 @@ class DeliveryStream:
     def deliver_each(
         self, batches: Iterator[Tree], deliver: Callable[[Tree], Tree]
     ) -> Iterator[PendingBatch]:
-        """Yield deliver(batch) for each batch, with the event after its copy; the loader's work on
-        the device runs on this stream, too."""
+        """Yield deliver(batch) for each batch, with the event after its copy.
+
+        The loader's own work on the device runs on this stream, too.
+        """
         while True:
             with self._copies.as_current():
                 batch = next(batches, END)
@@ -58,8 +62,10 @@ class DeliveryStream:
             yield placed, copied
 
     def receive(self, placed: Tree, copied: Any) -> Tree:
-        """Let the caller's stream wait for the copy, and return the batch. Its memory is not reused
-        before that stream has finished with it."""
+        """Make the caller's stream wait for the copy, and return the batch.
+
+        The batch's memory is not reused before the caller's stream has finished with it.
+        """
         if copied is not None:
             tensors, _ = split_tensors(placed, self._copies.device)
             on_device = [tensor for tensor in tensors if tensor.is_cuda]
@@ -73,7 +79,10 @@ def open_prefetch(
     prefetch_epoch: Callable[[Epochs, int, DeliveryStream], Generator[Tree, None, None]],
     device: torch.device,
 ) -> Iterator[Epochs]:
-    """A loader's epochs as `prefetch_epoch` delivers them on a stream; closed with the context."""
+    """Open a loader, and yield its epochs as `prefetch_epoch` delivers them on a stream.
+
+    open_: opens the loader. Epochs that are still open are closed when the context ends.
+    """
     stream = DeliveryStream(device)
     with (
         open_() as epochs,
@@ -92,7 +101,7 @@ def prefetch_by_stream(
 
     This is the technique of apex's data_prefetcher. The loop's thread loads every batch, so only
     work on the device is hidden behind the step. A copy from memory that is not page-locked blocks
-    the loop until it is done.
+    the loop until the copy is done.
     """
     prefetch_epoch = partial(_prefetch_epoch, deliver=deliver, ahead=ahead)
     return open_prefetch(open_, prefetch_epoch, device)

@@ -22,8 +22,8 @@ def prefetch_by_thread(
 ) -> AbstractContextManager[Epochs]:
     """Epochs of batches on the device; `ahead` batches are loaded or moved while a step runs.
 
-    Each epoch has a thread, which starts with its first batch; on CUDA it copies on a separate
-    stream. Its errors are raised in the loop, with their traceback.
+    Each epoch has its own thread, which starts when the first batch is asked for. On CUDA it copies
+    on a separate stream. Errors of the thread are raised in the loop, with their traceback.
     """
     prefetch_epoch = partial(_prefetch_epoch, deliver=deliver, ahead=ahead)
     return open_prefetch(open_, prefetch_epoch, device)

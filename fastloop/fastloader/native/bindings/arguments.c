@@ -1,4 +1,4 @@
-/* Arguments that are refused, and indices. */
+/* Sets the errors for invalid arguments, and reads indices from buffers. */
 #include "arguments.h"
 
 PyObject *fp_refuse(const char *format, long long value) {

@@ -1,4 +1,4 @@
-/* The arguments of a Stream. */
+/* Reads and checks the arguments of a Stream. */
 #include "stream_type.h"
 
 #include "arguments.h"

@@ -4,7 +4,7 @@
 #include "arguments.h"
 #include "capsules.h"
 
-/* So often a waiting next() looks for signals, such as Ctrl-C. */
+/* A waiting next() looks for signals, such as Ctrl-C, at this interval. */
 enum { WAIT_MS = 50 };
 
 /* Waits, works or has indices fed. Returns the status afterwards, or -1 with an error set.

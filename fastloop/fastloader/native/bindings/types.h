@@ -71,7 +71,7 @@ extern PyType_Spec fp_order_spec;
 /* ---- Stream: stream_type.c ---- */
 
 extern PyType_Spec fp_stream_spec;
-/* Let streams notice that they are in a fork; called once, when the module is loaded. */
+/* Makes streams notice that they are in a fork; called once, when the module is loaded. */
 void fp_count_forks(void);
 
 /* ---- a function: gather_into.c ---- */

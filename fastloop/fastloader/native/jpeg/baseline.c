@@ -1,6 +1,5 @@
-/* The scan of a baseline JPEG is read by entropy_scan.c in the place of libjpeg's own entropy
- * decoder, which takes two thirds of the time of libjpeg; whatever else there is to a JPEG is left
- * to libjpeg. */
+/* Puts entropy_scan.c in the place of libjpeg's own entropy decoder, to read the scan of a baseline
+ * JPEG. That decoder takes two thirds of libjpeg's time. libjpeg does all other work on a JPEG. */
 #include "decoder.h"
 
 /* Takes the place of libjpeg's decode_mcu: reads one unit into `blocks`, which libjpeg has set

@@ -1,6 +1,6 @@
-/* Whether entropy_scan.c may take the place of libjpeg's own entropy decoder. The place is a
- * pointer in a structure that is private to libjpeg, so another libjpeg may have it elsewhere: it
- * is checked once, by the addresses there and by an image that both decoders have to read alike. */
+/* Checks whether entropy_scan.c may take the place of libjpeg's own entropy decoder. The place is a
+ * pointer in a structure that is private to libjpeg, and another libjpeg may have it elsewhere. The
+ * check is made once, by the addresses there and by an image that both decoders must read alike. */
 #define _GNU_SOURCE /* dladdr() */
 #include <dlfcn.h>
 #include <stdlib.h>

@@ -1,4 +1,4 @@
-/* Reading the units of a scan (T.81 F.2.2). */
+/* Reads the units of a scan (T.81 F.2.2): bits, blocks, and intervals between restart markers. */
 #include "entropy_scan.h"
 
 #include <limits.h>
@@ -98,7 +98,8 @@ ALWAYS_INLINE int read_coefficients(fj_reader *reader, const fj_huffman *table, 
     return 1;
 }
 
-/* The same without values, several symbols by one look. */
+/* Passes over the AC coefficients of a block, several symbols by one look at a table. Returns 0 if
+ * the block is broken. */
 ALWAYS_INLINE int skip_coefficients(fj_reader *reader, const fj_huffman *table) {
     for (int k = 1; k < BLOCK;) {
         refill(reader);
@@ -198,9 +199,9 @@ static int pass_marker(fj_scan *scan) {
     return 1;
 }
 
-/* Returns 1 if no unit from this column on to the next marker is needed: all are in a row of
- * which none is needed, or beside the columns that are. An interval that goes on in the next row
- * is always read. */
+/* Returns 1 if no unit from this column on to the next marker is needed: either no unit of the row
+ * is needed, or these units are beside the needed columns. An interval that continues in the next
+ * row is always read. */
 static int is_needless(const fj_scan *scan, int column, int is_row_needed) {
     int end = column + scan->interval;
     if (!scan->interval || end > scan->num_columns)

@@ -1,4 +1,4 @@
-/* A whole file in memory that is used again for the next one. */
+/* Reads a whole file into memory that is used again for the next file. */
 #if !defined(_POSIX_C_SOURCE)
 #define _POSIX_C_SOURCE 200809L
 #endif

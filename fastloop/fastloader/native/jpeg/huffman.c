@@ -57,8 +57,8 @@ static void fill_looks(fj_huffman *table) {
         table->looks[look] = (fj_symbol){0};
 }
 
-/* Returns as many symbols as the bits of a look determine. Only the last one's value may reach
- * beyond them: its bits are not needed, just their number. */
+/* Returns the skip over all symbols that the bits of a look determine. Only the last symbol's value
+ * may reach beyond these bits: a skip needs the number of the value's bits, not the bits. */
 static fj_skip skip_of(const fj_symbol *looks, int look) {
     fj_skip skip = {0};
     while (skip.length < FJ_LOOK_BITS) {

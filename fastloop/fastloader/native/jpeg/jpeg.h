@@ -2,8 +2,8 @@
  * converted in one pass, row by row, so that neither the image nor its crop is ever in memory as
  * a whole.
  *
- * Nothing here knows of Python; module.c is the door to it. Any file that is not a sound JPEG of
- * one or three colour components is left to a general decoder.
+ * Nothing here uses Python; module.c makes the Python module of it. Any file that is not a sound
+ * JPEG of one or three colour components is left to a general decoder.
  */
 #ifndef FASTLOOP_JPEG_H
 #define FASTLOOP_JPEG_H

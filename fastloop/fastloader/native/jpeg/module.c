@@ -1,4 +1,4 @@
-/* The door to Python: samples of JPEG images, by the limited API. */
+/* The Python module _jpeg, which makes samples of JPEG images; it uses only the limited API. */
 #include "../bindings/limited_api.h"
 
 #include <stdlib.h>

@@ -1,5 +1,6 @@
-/* Weighted sums in integers: rows first, since neighbours of a row's sums are neighbours in
- * memory, then columns. All ways of computing them give the same bits, as integers are exact. */
+/* Resizes by weighted sums of pixels, in integers: of rows first, because neighbours in a row's
+ * sums are neighbours in memory, then of columns. Integers are exact, so all ways of computing the
+ * sums give the same bits. */
 #include "jpeg.h"
 
 #include <string.h>
@@ -138,7 +139,7 @@ AVX2 static void combine_columns_by_two(const fj_weights *weights, const int16_t
     combine_columns(weights, line, k, sums);
 }
 
-/* Returns the taps without pairs at the end that weigh nothing. */
+/* Returns the number of taps, without the pairs at the end that have weights of 0. */
 static int count_taps(const int16_t *weights, int taps) {
     while (taps > 2 && !weights[taps - 1] && !weights[taps - 2])
         taps -= 2;

@@ -1,4 +1,4 @@
-/* Images that are shown turned, for decode.c. */
+/* Samples of images that EXIF's orientation turns or mirrors, for decode.c. */
 #ifndef FASTLOOP_JPEG_TURN_H
 #define FASTLOOP_JPEG_TURN_H
 
