@@ -88,7 +88,8 @@ def __getattr__(name: str) -> Any:
     """Import the module of a public name at its first use, so that `--help` imports no torch."""
     if name == "__version__":
         return import_module("importlib.metadata").version("fastloop")
-    if name in ("explain", "tune"):  # packages that can be called in place of a function
+    # These packages can be called, so that they shadow no function of the same name.
+    if name in ("explain", "tune"):
         return import_module(f"fastloop.{name}")
     if name not in __all__:
         raise AttributeError(f"module 'fastloop' has no attribute {name!r}")

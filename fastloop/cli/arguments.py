@@ -45,7 +45,7 @@ def parse_settings(
 
 
 def _expand_home(value: str) -> str:
-    """The value, with ~/ at its beginning replaced by the home folder."""
+    """The value, with ~/ at its beginning replaced by the home folder, if there is one."""
     # The user may have no home folder.
     with suppress(RuntimeError):
         return str(Path(value).expanduser()) if value.startswith("~/") else value

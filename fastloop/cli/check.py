@@ -194,7 +194,7 @@ def _record(settings: CheckSettings, base: Path) -> None:
 
 
 def _check(settings: CheckSettings, base: Results) -> CheckVerdict:
-    """Compare the job with the base; a job counts as slower only if it is so twice in a row."""
+    """Compare the job with the base; a regression counts only if it is measured twice in a row."""
     # The environment is compared before anything is measured, which may take minutes.
     if checked := check_conditions(_here(base), settings.allow):
         return checked

@@ -151,7 +151,7 @@ def _check_repetition(combination: Combination) -> None:
 def _add_job(
     concerns: Concerns, combination: Combination, lacking: Mapping[str, ConfigError]
 ) -> Combination:
-    """Leave out the experiment's settings that the job's options lack, and count the job.
+    """The combination without those settings of the experiment that its options do not have.
 
     concerns: counts the settings that the job has and lacks. lacking: settings of the command line
     that were left out already, with their errors.

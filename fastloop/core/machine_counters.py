@@ -56,8 +56,8 @@ def read_counters(
 ) -> Counters:
     """Read the counters now.
 
-    root: id of the process that has all of this command's processes as descendants; None: see
-    `_own_root`.
+    root: id of the process that has all of this command's processes as descendants; None: this
+    process or, under a launcher that sets RANK, its parent, the launcher's agent.
     cpus: numbers of the cores on which this process may run; None: as the system says.
     """
     # The processes are read before the totals. Between two readings, the totals and this process's

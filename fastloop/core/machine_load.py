@@ -99,8 +99,8 @@ class LoadSummary:
         return 2 * self.busy < self.stretches if self.stretches else None
 
     def describe(self, stretch: str = "trial", stretches: str = "trials") -> str:
-        """The sentences with which an answer begins: whether the machine was quiet, and which share
-        of it other processes used.
+        """The sentences with which an answer begins: whether the machine was quiet, and how many of
+        its cores other processes used; or that this is unknown.
 
         stretch: the word for one measurement, e.g. "trial"; stretches: its plural.
         """

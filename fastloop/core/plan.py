@@ -173,7 +173,8 @@ def check_honoured(
 
 
 def _describe_callers(name: str, plan: Plan, of_samples: tuple[str, ...]) -> str:
-    """The end of a message: for a collate or transform, a loader that calls it; else empty."""
+    """The end of a message: for a collate or transform, the setting with which this loader calls
+    it, or another loader that does; else empty."""
     if name not in ("collate", "transform"):
         return ""
     collate = plan.collate if name == "collate" else None

@@ -1,5 +1,5 @@
 """Protocols that a job's options satisfy: datasets, stores, decoders, collates, transforms, orders,
-placements and trackers, each followed by Protocols of abilities that only some options have.
+placements and trackers; and Protocols of abilities that only some of these options have.
 
 An option satisfies a Protocol structurally: there is no base class and no registry. Hydra's
 `_target_` is the registry; `conf/<group>/<option>.yaml` mirrors

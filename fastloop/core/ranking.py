@@ -199,7 +199,7 @@ def _is_surely_slower(log_ratios: np.ndarray) -> bool:
     """True if the second job of a pair is surely slower, by the rules of `rank_jobs`.
 
     log_ratios: (rounds,) logarithms of its times divided by the first job's. The test of
-    `significant_pairs` has told the pair apart already.
+    `significant_pairs` or, with trials=auto, `significant_at_look` has told the pair apart already.
     """
     is_confirmed = len(log_ratios) < FEWEST_FOR_INTERVALS or log_interval(log_ratios)[0] > 0
     return bool(is_confirmed and np.median(log_ratios) >= math.log1p(MINIMUM_EFFECT))

@@ -58,7 +58,7 @@ class RankPass:
 
     @property
     def loading_s(self) -> float:
-        """Seconds in which steps waited for loading."""
+        """Seconds that loading cost the steps: idle_s or, without it, waits and placements."""
         # On a device, the time of a copy includes the wait for queued work that needs other ranks.
         # By the host's clock, a fast rank would therefore seem to wait for data.
         return self.wait_s + self.place_s if self.idle_s is None else self.idle_s

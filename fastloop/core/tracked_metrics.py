@@ -97,7 +97,8 @@ def _cpu_cores(result: Result, pass_: Attribution) -> float | None:
 def _explanation_metrics(explanation: Explanation) -> dict[str, float | None]:
     """Metrics of the ladder, and of the best change that was tried."""
     ladder = explanation.ladder
-    # If no gain is beyond noise, the first change that was tried is used.
+    # The changes that were tried come first, by gain. If no gain is beyond noise, the first of them
+    # is used.
     tried = (each for each in explanation.what_ifs if each.realised_gain)
     best = explanation.best or next(tried, None)
     figures: dict[str, float | None] = {

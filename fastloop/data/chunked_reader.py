@@ -2,7 +2,7 @@
 reference or store.
 
 Slow decoding is spread over several processes. Samples that differ in tree, dtype or shape are
-errors.
+errors; in a ragged dataset, the first dimension of a leaf may differ.
 """
 
 from __future__ import annotations
@@ -269,7 +269,7 @@ def collate_chunk(
     """Collate (index, sample, error) items into a chunk.
 
     Raises SamplesDiffer if samples differ, and BadData if they can't be collated. A sample that is
-    None, or holds a None, raises BadData, too, unless `tolerant`.
+    None or, without `ragged`, holds a None raises BadData, too, unless `tolerant`.
     """
     # Without `ragged`, a None inside of a sample can't be collated, so the sample is broken.
     missing = {

@@ -187,7 +187,8 @@ def _describe(leaves: Leaves) -> str:
 def _hash_batches(
     batches: Iterable[Tree], uint8_scale: float | None, expected: Leaves = ()
 ) -> Iterator[tuple[Leaves, np.ndarray]]:
-    """Yield the leaves and the hashes of each batch; raises Invalid as `digest` does."""
+    """Yield the leaves and the hashes of each batch; raises Invalid as `digest` does without
+    `at_most`."""
     first = None
     for delivered in _hold_back(_Delivered(batch, uint8_scale, expected) for batch in batches):
         leaves = delivered.leaves
@@ -229,7 +230,7 @@ def _has_length(batches: Iterable[Tree]) -> bool:
 
 
 def _hold_back(batches: Iterable[_Delivered]) -> Iterator[_Delivered]:
-    """Yield each batch once HELD_BATCHES further batches have been delivered."""
+    """Yield each batch once HELD_BATCHES further batches have been delivered, or the epoch ends."""
     queue: deque[_Delivered] = deque()
     for batch in batches:
         queue.append(batch)

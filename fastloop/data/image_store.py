@@ -212,7 +212,7 @@ def _has_equal_rows(
 
 def _measure_saving_ms(folder: Path, source: EncodedSource) -> float | None:
     """Milliseconds of CPU time saved per crop of the first column of images; None if none of the
-    images can be decoded."""
+    images that are tried can be decoded."""
     leaves, _ = _open_leaves(folder)
     pairs = zip(source.leaves, leaves, strict=True)
     before, after = next(

@@ -45,7 +45,8 @@ def _find_in_list(node: Sequence[Any], path: PartPath) -> Counts | None:
     """As `_find` for a list or tuple, which may be a column, a list of columns or of samples."""
     here = frozenset({path})
     if node and not is_nested(node):
-        # Without a dict or a tensor around them, texts may also be those of one sample.
+        # A flat list that stands alone is ambiguous: its texts may be one for each sample, or all
+        # belong to a single sample.
         alone: Counts = {} if path else {1: frozenset()}
         return {**alone, len(node): here}
     counts = _agree(_find(each, (*path, index)) for index, each in enumerate(node))

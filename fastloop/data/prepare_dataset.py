@@ -75,8 +75,9 @@ class DataRequest:
         """About how many seconds it takes to read all samples for the reference, judging by the
         first ones.
 
-        0 if there is a reference, and for a stream, because its length is unknown. Without a
-        reference the dataset is opened, which may download it.
+        0 if there is a reference, and for a stream, because its length is unknown. Except for a
+        stream, the dataset is downloaded or generated first if it is missing; without a reference
+        it is also opened.
         """
         dataset = self.dataset
         if isinstance(dataset, StreamingDataset):
@@ -201,7 +202,8 @@ def _write_reference(folder: Path, source: ChunkedReader) -> Facts:
 
 
 def _reference_kind(tolerant: bool, collate: Collate | None) -> str:
-    """Suffix of the reference's folder; references differ by `tolerant` and by the collate."""
+    """Suffix of the reference's folder; references differ by the collate or, without one, by
+    `tolerant`."""
     if collate is None:
         return "tolerant" if tolerant else "reference"
     return f"collate-{fingerprint(repr(collate), source_fingerprint(collate))[:16]}"

@@ -202,7 +202,7 @@ def _leaf_bits(leaf: torch.Tensor | RaggedTensor) -> tuple[object, ...]:
 
 
 def _write_files(folder: Path, source: StoreSource, ragged: bool) -> None:
-    """Write the source to a temporary folder, which then replaces `folder`.
+    """Write the source to a temporary folder beside `folder`, which then replaces `folder`.
 
     ragged: leaves that are not texts may differ in length, too. Raises ValueError if there are no
     samples.

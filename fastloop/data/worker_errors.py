@@ -82,7 +82,8 @@ def _is_end_of_worker(error: Exception, loader: object) -> bool:
 
 def _workers(error: Exception) -> list[BaseProcess]:
     """The workers of the DataLoader's iterator that raised the error."""
-    # The iterator has been freed when the error arrives here, but the traceback holds its frames.
+    # Only a DataLoader with persistent workers refers to its iterator. The frames of the traceback
+    # always do.
     frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
     lists = [getattr(frame.f_locals.get("self"), "_workers", []) for frame in frames]
     return next((workers for workers in lists if workers), [])

@@ -34,7 +34,7 @@ def _pool_or_none() -> Any:
 
 @dataclass(frozen=True)
 class BatchMemory:
-    """Memory for the batches that Python makes of one source; it is freed with the source."""
+    """Memory for the batches that Python makes of one source; unused memory is freed with it."""
 
     pool: Any = field(default_factory=_pool_or_none, repr=False)
     """The native core's pool; None without the core."""

@@ -96,8 +96,9 @@ def to_integers(indices: Iterable[Any]) -> np.ndarray:
 def cut_batches(
     pieces: Iterable[np.ndarray], batch_size: int, drop_last: bool
 ) -> Iterator[Iterator[np.ndarray]]:
-    """For each piece, an iterator over the int64 batches that end in it. A caller must read it
-    before it asks for the next one."""
+    """For each piece in which a batch ends, an iterator over the int64 batches that end in it. A
+    caller must read it before it asks for the next one. A short last batch has an iterator of its
+    own, unless `drop_last` drops it."""
     pending: list[np.ndarray] = []
     count = 0
     for piece in pieces:

@@ -134,10 +134,10 @@ class BytesAhead:
     """A limit on the results that threads make ahead: a thread waits until it may make another.
 
     Results that are ready count with their own size, and results that are being made count with the
-    usual size. If their sum exceeds AHEAD_BYTES, no new item is begun except the next `least`
-    items. A few large results among small ones therefore do not stop the threads. If results grow,
-    those made ahead have at most AHEAD_BYTES, apart from the ones that threads are making when the
-    growth begins.
+    usual size. If their sum would exceed AHEAD_BYTES with a new item, none is begun except the next
+    `least` items. A few large results among small ones therefore do not stop the threads. If
+    results grow, those made ahead have at most AHEAD_BYTES, apart from the ones that threads are
+    making when the growth begins.
     """
 
     def __init__(self, least: int, usual: UsualSize) -> None:

@@ -153,7 +153,8 @@ class Randomness:
 
         loaded: the random states of a loaded state; None if the epoch continues no state. If the
         state was saved before its epoch had drawn the base seed, the seed is the number that the
-        epoch would have drawn. torch's global generator draws a number in any case.
+        epoch would have drawn. A loader without a generator of its own then draws a number from
+        torch's global generator all the same, unless its base seed is kept.
         """
         if loaded is None:
             return {BASE_SEED: moments.draw_base(self.generator)}
@@ -176,7 +177,7 @@ class Randomness:
     def draw_order_seed(self, drawn: RandomStates) -> int:
         """The seed of a shuffled order, drawn from torch's saved state if `drawn` has one.
 
-        torch's global generator draws a number in any case, as in `draw_base`.
+        torch's global generator draws a number in any case.
         """
         return self._draw_as_then(drawn, draw_seed(None))
 

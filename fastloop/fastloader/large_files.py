@@ -50,13 +50,15 @@ def may_read_directly(source: object, shuffle: object) -> bool:
 def use_direct_reads(
     source: ColumnSource, indices: np.ndarray, num_pieces: int
 ) -> ColumnSource | None:
-    """The source with direct reads, past the page cache; None if these would save no time.
+    """The source with direct reads, past the page cache; None if there are no indices, or if
+    shuffled pieces in memory would exceed MEMORY_SHARE of memory.
 
-    Direct reads save time if the pieces in memory do not exceed MEMORY_SHARE of memory, and the
-    indices form stretches of STRETCH_BYTES on average.
+    A column is read directly if its rows form stretches of STRETCH_BYTES on average; others are
+    read as before.
 
-    indices: those of the epoch's first piece, which are requested at once. num_pieces: the number
-    of such pieces in memory at a time, if they are shuffled.
+    source: one that may be read directly, see may_read_directly. indices: those of the epoch's
+    first piece, which are requested at once. num_pieces: the number of such pieces in memory at a
+    time, if they are shuffled.
     """
     if not len(indices):
         return None

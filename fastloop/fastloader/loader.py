@@ -334,6 +334,7 @@ class FastLoader(Generic[T_co]):
     def _epochs(self) -> LoaderEpochs:
         """The epochs of the present settings, made again if a setting or num_samples has changed.
 
+        In a group of processes they are made each time, because the rank may have changed.
         Otherwise they are kept: making them takes as long as a batch, and the first batch of an
         epoch would wait for it.
         """

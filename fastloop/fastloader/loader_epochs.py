@@ -155,7 +155,8 @@ class LoaderEpochs:
         if leftover is None:
             return batches
         # DataLoader's sampler is `lead` batches ahead of the loop, and draws the leftover when it
-        # comes to its end. It reaches its end in iter() if the epoch has fewer than `lead` batches.
+        # comes to its end. It reaches its end in iter() if batch `leftover.batch` is one of the
+        # first `lead` batches that are left.
         count = leftover.batch - lead - delivered
         if count < 0:
             leftover.draw()

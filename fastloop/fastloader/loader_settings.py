@@ -190,10 +190,10 @@ class LoaderSettings:
 
     @property
     def target(self) -> torch.device | None:
-        """The device of the batches, with an index if it is CUDA's; None if they stay on the CPU.
+        """The device of the batches; None if they stay on the CPU.
 
-        Raises ValueError for a CUDA device that torch does not see, and for a name that is not a
-        device's.
+        A CUDA device without an index gets the index of the current one. Raises ValueError for a
+        CUDA device that torch does not see, and for a name that is not a device's.
         """
         device = self.device
         try:
@@ -220,7 +220,7 @@ SETTINGS = tuple(field.name for field in fields(LoaderSettings))
 def plain_number(number: Any) -> Any:
     """Convert an integer of any type, such as numpy's, to int; return anything else unchanged.
 
-    Processes and the native core get only plain ints.
+    The loader applies it to num_workers, which processes and the native core get.
     """
     return int(number) if isinstance(number, Integral) else number
 

@@ -41,8 +41,8 @@ class Tuning:
     - No thread if Python copies rows, without the native core.
     - A Dataset that is not thread-safe, and an iterable, have one thread at most; an iterable has
       none unless one is asked for, or processes read it.
-    - The threads of a Dataset take turns with the loop if they should save time (LoopOrThreads),
-      and are up to waiting_threads if its samples wait.
+    - A Dataset is read in threads only while they save time (LoopOrThreads), else in the loop. If
+      its samples wait, for example for a disk, there may be up to waiting_threads of them.
 
     prefetch_factor: two batches ahead for each thread, or one if two for each would exceed
     AHEAD_BYTES. If batches turn out larger, threads wait until AHEAD_BYTES suffice (is_bounded).

@@ -34,7 +34,7 @@ class LoopOrThreads:
     """The number of threads that save time by reading ahead, judging by the loader's batches so
     far.
 
-    If samples are cheap, or if the loop has no work between them, the loop reads faster itself. If
+    If samples are cheap, or if the loop only traverses batches, the loop reads faster itself. If
     threads should save time, they take turns with the loop until one of the two ways has proven
     faster: threads may still take the cores, or Python's lock, from a step that needs them. The
     batches are the same in both ways. Only batches of one epoch are compared, because another epoch

@@ -129,7 +129,7 @@ class PieceFeeder:
 
 @dataclass(frozen=True)
 class Delivery:
-    """Settings for handing over and counting batches, with the index of the first one."""
+    """Settings for handing over and counting batches, and the first index to deliver."""
 
     assemble: Callable[[tuple[torch.Tensor, ...]], Any] | None = tuple
     """(a tensor of each column) -> batch; None: the only column's tensor is the batch."""

@@ -149,7 +149,7 @@ def _columns_of_tensors(dataset: TensorDataset) -> list[Column] | None:
 
 def _open_ragged(tree: RaggedTree, settings: LoaderSettings) -> DatasetSource:
     """The source of a ragged tree, which has rows of several lengths: of its batches, or of its
-    samples if there is a collate_fn."""
+    samples if there is a collate_fn, or if single samples are delivered."""
     collate_fn = settings.collate_fn or default_convert
     makes_batches = settings.collate_fn is None and not settings.is_unbatched
     code = UserCode(tree, collate_fn)

@@ -353,8 +353,9 @@ def order_of_stream(
     """The order of an iterable.
 
     is_sharded: the iterable itself reads only this rank's share. Raises ValueError for settings
-    that an iterable can't have. In a group of processes it raises ValueError unless the iterable is
-    sharded, because each process would read all samples.
+    that an iterable can't have, among them a world_size above 1. If no world_size is given, a group
+    of several processes raises ValueError, too, unless the iterable is sharded, because each
+    process would read all samples.
     """
     given = {
         "shuffle": settings.shuffle or None,

@@ -30,8 +30,8 @@ def resolve_rank(rank: int | None, world_size: int | None, sampler: Any) -> tupl
     """(rank, world_size): as given, else the process group's, else (0, 1).
 
     sampler: of indices or batches. If it is a DistributedSampler, or contains one, it shards
-    already. Raises ValueError for a rank that is not below world_size, and in a group for any other
-    sampler, because it may or may not be the same in all processes.
+    already. Raises ValueError if the rank is not below world_size. In a process group it is also
+    raised for any other sampler, because that may or may not be the same in all processes.
     """
     if rank is not None and world_size is not None:
         are_whole = isinstance(rank, Integral) and isinstance(world_size, Integral)

@@ -222,7 +222,7 @@ def _describe_end(number: int, reader: Reader) -> str:
 
 
 def _end(readers: Sequence[Reader], pid: int) -> None:
-    """Ask the processes to end after their batches, and terminate those that do not end in time."""
+    """Ask each process to end after its present batch; terminate those that do not end in time."""
     if os.getpid() != pid:
         # A fork has its parent's processes, but is not their parent.
         return
@@ -318,7 +318,7 @@ class ProcessBatches:
         self._is_whole = False
 
     def groups(self) -> Groups:
-        """Yield each group, after the processes have been asked for it and the groups after it.
+        """Yield each group once the processes have been asked for it and the next `ahead` groups.
 
         The loop's thread iterates over the groups, and so draws the indices. An error of the
         sampler is raised after the groups that were drawn before it.
@@ -427,7 +427,8 @@ def _start(context: Any, settings: ReaderSettings, others: list[Any]) -> Reader:
             process.start()
     except (pickle.PicklingError, AttributeError, TypeError) as error:
         raise ValueError(_describe(context, settings, error)) from error
-    # Only the process has its end now: when it dies, reading here ends with EOFError.
+    # From here on only the child holds the other end of the pipe: if it dies, recv() raises
+    # EOFError here.
     there.close()
     return Reader(process, here)
 

@@ -35,8 +35,8 @@ class EpochPlan(NamedTuple):
     groups: Groups
     tuning: Tuning
     draw_for: Callable[[int], None] | None = None
-    """A function that reads a user's sampler at DataLoader's moments; None if it is read ahead. It
-    is called with the number of each batch before the batch is delivered."""
+    """A function that reads a user's sampler at DataLoader's moments; None if there is no sampler,
+    or if it is read ahead. Called with the number of each batch before the batch is delivered."""
 
 
 @dataclass(frozen=True)

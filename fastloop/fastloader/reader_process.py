@@ -229,7 +229,7 @@ def _collate_into(reader: _Reader, *, is_batch: bool) -> None:
 
 
 class _Tasks:
-    """An iterator over the parent's tasks, until a None has arrived or the parent is gone."""
+    """An iterable of the parent's tasks, until a None has arrived or the parent is gone."""
 
     def __init__(self, connection: Connection) -> None:
         self.connection = connection

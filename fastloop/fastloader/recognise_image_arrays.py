@@ -4,9 +4,9 @@ as arrays.
 `recognise_arrays` returns a column of images and one of labels, or None if these would not deliver
 the same batches as the dataset's samples. torchvision makes each sample from an image of Pillow. If
 the transform changes each value of a pixel by itself, a table of its 256 results gives the same
-numbers for a whole batch. Before such a transform, an image may be padded, cropped and flipped at
-random. Before the crop, its size may be changed, which Pillow does here as well. torchvision is
-never imported here: a program that uses its datasets has imported it.
+numbers for a whole batch. Before such a transform there may be a random crop of the padded image
+and a random flip. Before these, the image's size or colours may be changed, which Pillow does here
+as well. torchvision is never imported here: a program that uses its datasets has imported it.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ def is_array_dataset(dataset: Any) -> bool:
 
 def needs_no_pillow(dataset: Any) -> bool:
     """True for a dataset with images in memory that is read without an image of Pillow for each
-    sample: no RESHAPING transform comes before its other transforms."""
+    sample: it has no RESHAPING transform, or none that changes images of this size."""
     steps = _find_steps(dataset)
     return steps is not None and not steps.reshaping
 

@@ -1,4 +1,4 @@
-"""Recognise torchvision's image folders that FastLoader can read as `Images`, its native column.
+"""Recognise torchvision's image folders that `Images` can replace, and find its settings for them.
 
 `recognise_images` returns the columns of a folder, or None if these would not deliver the same
 batches. torchvision is never imported here: a program that uses its transforms has imported it.

@@ -1,4 +1,4 @@
-"""Give a loader's threads access to a Dataset: all at once, one by one, or to a copy for each.
+"""Give a loader's threads access to a Dataset: all at once, in turns, or each to a pickled copy.
 
 By default no two threads ever use the same object at the same time.
 """

@@ -58,7 +58,8 @@ class ProbedDataset:
         dataset = self._dataset
         # A dataset may set __getitems__ to None to be read sample by sample, as torch permits.
         getitems = getattr(dataset, "__getitems__", None)
-        # While there is room in the log, each sample is an event; later, each batch is one event.
+        # Without __getitems__, each sample is an event while the log has room for details.
+        # Otherwise each batch is one event.
         if not getitems and log.is_detailed:
             return [self[index] for index in indices]
         start_ns = now_ns()

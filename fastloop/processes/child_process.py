@@ -1,7 +1,7 @@
 """Make one function call in a fresh child process, and receive its value or its failure.
 
 `start_child` starts the process. It always ends the process, and the processes that the call has
-left running. Every trial runs in such a child.
+left running. Every trial of a job runs in such a child, except with isolation=inline.
 """
 
 from __future__ import annotations

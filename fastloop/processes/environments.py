@@ -1,7 +1,7 @@
 """Build virtual environments for options with libraries that conflict with the main environment.
 
 The main environment is the one that fastloop is started from. A built environment also sees its
-packages: a .pth file adds the main environment's folders after the built environment's own. So
+packages: a .pth file in its site-packages adds the main environment's folders after its own. So
 torch, which takes gigabytes, is installed only once, and a requirement still takes precedence over
 another version in the main environment. A virtual environment with --system-site-packages would not
 do. It shows the packages of the base interpreter, which has none if the main environment is itself
@@ -432,8 +432,8 @@ def package_in(requirement: str) -> Requirement | None:
 
 
 def _is_satisfied(requirement: str) -> bool:
-    """True if this process's environment has the required package in an allowed version, or if the
-    requirement's marker excludes this environment."""
+    """True if this process's environment has the required package, with its extras, in an allowed
+    version, or if the requirement's marker excludes this environment."""
     if (needed := package_in(requirement)) is None:
         return False
     if needed.marker is not None and not needed.marker.evaluate():

@@ -75,7 +75,7 @@ PANEL_IN = 1.15
 TITLE_WIDTH = 29
 """Longest line of a panel's title, in characters."""
 LABEL_IN = 0.17
-"""Distance between two labels of the scatter plot in inches."""
+"""Minimum distance between two labels of the scatter plot in inches."""
 AROUND_IN = 0.55
 """Height of the scatter plot's figure around its axes in inches."""
 LONGEST_LABEL = 30

@@ -1,7 +1,7 @@
 """Compare two sets of results, a base and a new one, job by job.
 
 `check_comparable` compares the conditions of the trials, `find_changes` tests the differences in
-time; comparison_text.py puts both into words.
+time, and comparison_text.py puts these into words.
 """
 
 from __future__ import annotations

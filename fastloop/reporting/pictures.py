@@ -140,7 +140,7 @@ CHARTS = (
 
 
 def pictures(comparison: Comparison, subject: str = "", prefix: str = "") -> list[Picture]:
-    """Draw each chart for which at least one row of the comparison has values.
+    """Draw each worthwhile chart for which at least one row of the comparison has values.
 
     subject: beginning of the headings; the benchmark if it is empty. prefix: beginning of the
     pictures' names.
@@ -164,7 +164,8 @@ def pictures(comparison: Comparison, subject: str = "", prefix: str = "") -> lis
 def pictures_of_ladders(results: Sequence[Result]) -> list[Picture]:
     """Draw one picture with the parts of an epoch of each explained job; empty if there is none.
 
-    A ladder is the list of times that the parts of loading add to an epoch.
+    A ladder is the list of times that the parts of an epoch, such as decoding or the step, add to
+    it.
     """
     names = short_names(results)
     ladders = [

@@ -1,7 +1,7 @@
 """Build the file of a suite's round, a `SuiteFile`, from the results of its measured jobs.
 
-`fastloop suite` measures a round of all workloads on one machine, and writes this file. A row is
-one loader with one configuration in a workload, and its cell is its entry in the file.
+`fastloop suite` measures a round of all or some workloads on one machine, and writes this file. A
+row is one loader with one configuration in a workload, and its cell is its entry in the file.
 """
 
 from __future__ import annotations
@@ -153,7 +153,8 @@ def _cell(
 def _fields_of(result: Result, is_comparable: bool) -> dict[str, Any]:
     """The fields of a cell that come from its result, by name.
 
-    If the job has not finished, the only field is the reason why the cell has no values.
+    If the job has not finished or has no windows, the only field is the reason why the cell has no
+    values.
     """
     if result.status != "FINISHED" or not measurements(result, BENCHMARK):
         reason = result.status_reason or f"the job is {result.status.lower()}"

@@ -1,10 +1,11 @@
 """The file of a suite: every raw value, the figures that follow from them, and their seals.
 
 The JSON Schema of the file is suite.schema.json next to this module; docs/suite.md describes it. A
-cell is one loader in one workload, and a window the timed part of one trial. A null cell has no
-windows. A seal is a digest of a raw field, by which `fastloop suite verify` names altered fields.
-Seals show edits and damage. They don't show forgery, because whoever makes up values can seal them
-too. So figures are published only by somebody other than the author of an adapter.
+cell is one loader with one configuration in one workload, and a window the timed part of one trial.
+A null cell has no windows. A seal is a digest of a raw field, by which `fastloop suite verify`
+names altered fields. Seals show edits and damage. They don't show forgery, because whoever makes up
+values can seal them too. So figures are published only by somebody other than the author of an
+adapter.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """Run a command under torchrun: rank 0 runs the sweep, and the other ranks follow.
 
-These ranks, the followers, execute the tasks that rank 0 sends them, and print nothing.
+These ranks, the followers, execute the tasks that rank 0 sends them. They print nothing, except an
+error if they lose rank 0.
 """
 
 from __future__ import annotations

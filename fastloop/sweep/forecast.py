@@ -28,7 +28,7 @@ SPARE_S = 0.05
 """Additional seconds of each window."""
 PASSES_ONCE, USUAL_RUNGS = 12, 5
 """Approximate number of passes that an explanation runs once, and of rungs that it runs in each
-round. A rung is the job without some parts of its loading."""
+round. On a rung, the job runs without the parts above the rung, see explain/rungs.py."""
 GPU_RUNGS, GPU_TRIES, GPU_PASS_S = 1, 1, 1.0
 """On a GPU: number of additional rungs and of additional changes to try, both for the copy to the
 device; and seconds of a pass."""

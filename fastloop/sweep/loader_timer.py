@@ -27,8 +27,8 @@ LoaderLike = Iterable[Tree] | Callable[[int], Iterable[Tree]] | Callable[[], Ite
 """An iterable of batches, or a function that returns such an iterable for an epoch.
 
 The function is called with the epoch's number if it requires an argument. An iterable is iterated
-over once per epoch. If the iterable, its sampler or its dataset has a method `set_epoch`, this is
-called before each epoch."""
+over once per epoch. If the iterable, one of its samplers or its dataset has a method `set_epoch`,
+this is called before each epoch."""
 
 
 @dataclass(frozen=True, kw_only=True)

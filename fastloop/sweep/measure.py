@@ -79,8 +79,8 @@ def measure(requests: Sequence[JobRequest], explain_job: ExplainJob | None = Non
 def _measure_alone(requests: Sequence[JobRequest], explain_job: ExplainJob | None) -> int:
     """Measure the requests with all ranks, under the machine's lock unless others may measure too.
 
-    Raises MachineBusy if another fastloop measures, and UsageError if not all ranks join with the
-    same jobs.
+    Raises MachineBusy if the lock can't be taken, and UsageError if not all ranks join with the
+    same jobs, or if there is no sweep to resume.
     """
     from fastloop.sweep.early_check import check_requests
     from fastloop.sweep.machine_lock import WAIT_HINT, lock_machine
@@ -378,7 +378,10 @@ def print_places(
 
 
 def _has_nothing(results: Sequence[Result]) -> bool:
-    """True if no job has a trial and all have the same reason, which replaces the table."""
+    """True if no job has a trial, and there is one job only or all have failed for one reason.
+
+    The reason then replaces the table.
+    """
     if any(each.trials for each in results):
         return False
     outcomes = {(each.status, each.status_reason) for each in results}

@@ -27,7 +27,7 @@ START_WIDTH = 14
 LONG_S = 60.0
 """A measurement that will take at least these seconds announces its time before the first round."""
 LINE_INTERVAL_S = 10.0
-"""Minimum seconds between two lines about rounds or steps, if there is no bar."""
+"""Minimum seconds between two lines of `round_reports`, `share_reports` or `_step_lines`."""
 TICK_S = 1.0
 """Seconds between two drawings of a bar: its clock goes on while a step lasts. A drawing takes
 about 0.1 ms of the command's process; trials have their own processes."""
@@ -162,7 +162,7 @@ def _step_lines(num_steps: int, label: str) -> Progress:
 
 @contextmanager
 def show_budget(share: Callable[[], float]) -> Iterator[Progress]:
-    """Show the progress of a command with a budget of time, as show_progress does.
+    """Show the progress of a command with a budget of time or trials, as show_progress does.
 
     The bar shows the percentage of the budget that has been spent.
 
@@ -250,7 +250,7 @@ def announce_rounds(label: str, rounds: int, round_s: float) -> None:
 
 @contextmanager
 def share_reports(label: str, share: Callable[[], float]) -> Iterator[Callable[[str], None]]:
-    """Report the steps of a measurement with a budget of time to stderr, as round_reports does.
+    """Report the steps of a measurement with a budget to stderr, as round_reports does.
 
     Yields a function to call with the name of each step as it begins.
 

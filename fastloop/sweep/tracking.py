@@ -32,7 +32,10 @@ class SweepTracker:
         self.is_lost = False
 
     def start(self, result: Result) -> str:
-        """Start the job's run in the tracker, and return the run's id; empty if there is none."""
+        """Start the job's run in the tracker, and return the run's id.
+
+        Empty if the tracker is lost or has no runs.
+        """
         with self._report_failure():
             return "" if self.is_lost else self.tracker.start(result)
         return ""

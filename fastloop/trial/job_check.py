@@ -56,8 +56,9 @@ def check_epoch(
 def needs_second_loader(context: JobContext) -> bool:
     """True if a second loader has to be compared in place of the timed one.
 
-    This loader reads the samples without randomness and without the transform of the workers. It is
-    needed if workers transform samples, or if random samples are compared (same_data=true).
+    This loader reads the samples without the transform of the workers and, unless same_data=false,
+    without randomness. It is needed if workers transform samples, or if random samples are
+    compared (same_data=true).
     """
     compares_random = context.prepared.random and context.job.same_data
     return context.plan.transform is not None or compares_random

@@ -61,8 +61,8 @@ def run_shadow(job: Job, prepared: PreparedData, number: int, calls: Calls) -> S
             observer.check(loader.epochs, job.epochs + 2)
         unforeseen = all_gather(secrets.randbelow(NUM_UNFORESEEN), int)[0]
         check_unforeseen_epoch(loader.epochs, LEAST_UNFORESEEN + unforeseen)
-    # The trial reads the bytes of its batches only if the epoch before the windows had unread ones.
-    # So batches that are unread only in the windows were timed without reading them.
+    # A trial reads the bytes of its batches only if it found unread batches in the epoch before its
+    # windows. So batches that are unread only in the windows were timed without reading them.
     if found_unread and not unread:
         raise Invalid("batches of its windows may be unread in a file, those before are not")
     return Shadow(number=number, epochs=sum(num_epochs), shuffling=observer.judge_order())

@@ -1,7 +1,8 @@
 """Check that a job can run on this machine: `check_support` raises Unsupported if it can't.
 
 Every job passes this check before it is measured. The check needs no data. A loader only declares
-in `honours` which settings it honours, and `check_support` refuses all others. It is called
+in `honours` which settings it honours, and `check_support` refuses a job that changes any other
+setting of the loader. The check is called
 
 - by `start_job` in trial/job_start.py, in each process that measures: another node may lack a
   device, and the settings of torchrun are known there;

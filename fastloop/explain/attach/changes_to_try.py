@@ -114,7 +114,8 @@ def _place_by_gain(found: LoopFindings, change: Change, others: Sequence[Change]
     if found.samples_wait:
         return 0 if predicted >= LARGE_GAIN else len(MANY_WORKERS)
     # If there is little time, changes with a greater predicted gain have it. Changes without a
-    # prediction, such as workers that are kept, may stand between them.
+    # prediction, such as workers that are kept if that is predicted to save less than is listed,
+    # may stand between them.
     gains = [find_prediction(found, each) for each in others]
     ahead = [gain is not None and gain >= predicted for gain in gains]
     return max((place + 1 for place, is_ahead in enumerate(ahead) if is_ahead), default=0)
@@ -122,7 +123,8 @@ def _place_by_gain(found: LoopFindings, change: Change, others: Sequence[Change]
 
 def divide_cores(found: LoopFindings, kept: Mapping[str, Any]) -> Change | None:
     """A change that divides the cores between workers and torch's threads. None if the step leaves
-    a core to a worker anyway, if samples wait and need no core, or if torch gets no fewer threads.
+    a core to a worker anyway, if samples wait and need no core, or if torch gets no fewer threads;
+    also if there is one core, if the loop can have no workers, or if no time was measured.
 
     kept: settings that new workers get. If the loop has no workers, the cores are divided by the
     CPU time that loading and the step take.

@@ -62,7 +62,8 @@ def _tell(name: CauseName, text: str, advice: str) -> list[Cause]:
 
 
 def _find_too_few_cores(loop: Loop) -> list[Cause]:
-    """The process may use only some of the machine's cores, and its threads need them all."""
+    """The processes may use only some of the machine's cores, and their threads need nearly all of
+    these."""
     usage = loop.usage
     if not usage.steps:
         return []

@@ -80,7 +80,7 @@ class Loop:
     pass_of: np.ndarray
     """int64 (batches,): the index in `passes` of each batch's pass."""
     starts_ns: np.ndarray
-    """int64 (passes,): the time of iter(), and of the next() that finds no more batches."""
+    """int64 (passes,): the time of iter() plus that of the next() that finds no more batches."""
     transform_share: float | None
     """Share of the time in the dataset that its transform takes; None: it is not known."""
     made: tuple[MadeBatch, ...]
@@ -95,7 +95,7 @@ class Loop:
     """Number of cores that other programs took while the script ran; 0 if it is not known."""
     has_twin: bool = False
     """True if another loop has the same class of DataLoader and the same place. `name` then adds
-    the line that makes the DataLoader, and its number of samples."""
+    the line that makes the DataLoader, and its number of samples, as far as they are known."""
     rank: int | None = None
     """The rank, if these are the passes of one rank out of several; otherwise None."""
     ranks: tuple[Loop, ...] = ()

@@ -50,8 +50,8 @@ class SamplerLengths:
         return length
 
     def find(self, loader: DataLoader[Any], number: int) -> int | None:
-        """The length of the dataset; None if it has no length, or if the sampler has not asked for
-        it yet. When the sampler asks, a further fact gives it to the DataLoader of this number."""
+        """The length of the dataset; None if it has no length, or if the sampler will ask for it
+        later: a further fact then gives it to the DataLoader of this number."""
         dataset = loader.dataset
         length = self._known.get(dataset)
         if length is not None:

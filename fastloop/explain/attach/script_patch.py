@@ -147,7 +147,8 @@ def _notes_on_results(facts: Mapping[str, Any], change: Change) -> tuple[str, ..
 
 
 def _library_advice(path: Path, line: str, change: Change) -> str:
-    """The advice for a DataLoader that a library makes: the library's arguments to set."""
+    """The advice for a DataLoader that a library makes: the library's arguments to set; or only the
+    name of the change if none of them is known, or if the change is to FastLoader."""
     arguments = next((LIBRARIES[name] for name in LIBRARIES if name in path.parts), {})
     settings = {name: value for name, value in change.settings.items() if name in arguments}
     known = [arguments[name].format(repr(value)) for name, value in settings.items()]

@@ -28,8 +28,8 @@ class TriedChange:
     them."""
     rounds: int
     is_least: bool = False
-    """True: it was predicted to save at least that share, as the observed run shows only a part of
-    what it saves."""
+    """True: `predicted` is a lower bound, because the observed run shows only a part of the
+    saving."""
     failure: str = ""
     """The last line of the run that failed."""
 
@@ -48,7 +48,8 @@ class TriedLoop:
     minutes: float
     """The time limit for all runs together."""
     least_minutes: float
-    """Minutes that suffice to try one change, by the longest run of those that would run again."""
+    """Minutes that are enough to try one change, by the longest of the runs that would be
+    repeated."""
     is_out_of_time: bool
     """True: the rounds ended because the time was used up. False: more time would have added no
     round."""

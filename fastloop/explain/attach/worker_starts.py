@@ -1,4 +1,7 @@
-"""Measure the time that a DataLoader's workers take to start and to end, by similar processes."""
+"""Estimate the time that a DataLoader's workers take to start and to end.
+
+The time is measured on similar processes, which this process starts.
+"""
 
 from __future__ import annotations
 

@@ -92,7 +92,7 @@ def is_whole_png(data: Encoded) -> bool:
 
 
 def is_for_pillow(data: Encoded) -> bool:
-    """True for a PNG that Pillow reads in place of all other libraries, which may differ from it.
+    """True for a PNG that Pillow reads in place of other libraries, which may make other pixels.
 
     These are animated files, because some libraries draw the first frame differently, and files
     with compressed texts, which Pillow refuses if a text would take too much memory.

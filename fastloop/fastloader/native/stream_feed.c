@@ -5,7 +5,7 @@
 #include <string.h>
 
 /* Samplers may be endless, and are not read further ahead than needed: with so many sizes of
- * batches, or so many indices, the stream asks for no more. */
+ * batches, or so many indices and a whole batch, the stream asks for no more. */
 enum { MAX_FED_SIZES = 64 };
 enum { MAX_FED_AHEAD = 4096 };
 

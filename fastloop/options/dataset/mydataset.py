@@ -19,7 +19,7 @@ from fastloop.data.dataset_files import create_once
 SEED = 0
 """The seed of the random arrays."""
 OWN_DATA = "to read your own arrays, name your Dataset: dataset._target_=..."
-"""Advice in the error message that appears if no file can be generated in dataset.root."""
+"""Advice in the error message that appears if dataset.root holds other files."""
 
 
 @dataclass(frozen=True)

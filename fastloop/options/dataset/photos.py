@@ -26,7 +26,7 @@ QUALITY = 90
 SEED = 0
 """The seed of the random crops."""
 OWN_DATA = "to read your own images, set dataset=image_folder"
-"""Advice in the error message that appears if no file can be generated in dataset.root."""
+"""Advice in the error message that appears if dataset.root holds other files."""
 
 
 @option

@@ -24,7 +24,7 @@ CATEGORIES = 1000
 LABEL = "label"
 """Name of the column of labels."""
 OWN_DATA = "to read your own table, name your Dataset: dataset._target_=..."
-"""Advice in the error message that appears if no file can be generated in dataset.root."""
+"""Advice in the error message that appears if dataset.root holds other files."""
 LIBRARY = Library("pyarrow", "dataset=table", "pip install pyarrow")
 
 

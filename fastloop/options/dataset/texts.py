@@ -22,7 +22,7 @@ from fastloop.core.types import BadData, option
 from fastloop.data.dataset_files import create_once
 
 OWN_DATA = "to read your own texts, name your Dataset: dataset._target_=..."
-"""Advice in the error message that appears if no file can be generated in dataset.root."""
+"""Advice in the error message that appears if dataset.root holds other files."""
 PARAGRAPH_BREAK = re.compile(rb"\n\s*\n")
 
 

@@ -19,7 +19,7 @@ from fastloop.fastloader.columns.mapped_file import pack_maps, unpack_maps
 SEED = 0
 """The seed of the random tokens of a generated file."""
 OWN_DATA = "to read a file of your own, set dataset.path=..."
-"""Advice in the error message that appears if no file can be generated in dataset.root."""
+"""Advice in the error message that appears if dataset.root holds other files."""
 VOCABULARY = 50_257
 """The vocabulary size of GPT-2; a generated file has random tokens below it."""
 STORED_WINDOWS = 8

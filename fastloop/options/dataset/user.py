@@ -1,4 +1,4 @@
-"""The dataset of a job with the user's own loader, if the loader takes no dataset."""
+"""The dataset of a job with a user's loader that takes no dataset, if the job names none."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class LoaderWithOwnData(Protocol):
         ...
 
     def open_epochs(self, plan: Plan, dataset: Dataset | None) -> AbstractContextManager[Epochs]:
-        """Epochs of the loader's batches; dataset: None for a loader that takes none."""
+        """Epochs of the loader's batches; if the dataset is None, of the loader's own data."""
         ...
 
 

@@ -19,7 +19,7 @@ class TensorRtExecution:
     in the warm-up."""
 
     def check(self, device: torch.device, precision: str, benchmarks: Collection[str]) -> None:  # noqa: ARG002
-        """Raise Unsupported for training, or if the library or a CUDA device is missing."""
+        """Raise Unsupported for training, without the library, and on a device other than CUDA."""
         if "training" in benchmarks:
             raise Unsupported(f"{LIBRARY.option} does not train: use benchmark=inference")
         LIBRARY.check()

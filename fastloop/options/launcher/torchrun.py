@@ -57,7 +57,8 @@ class TorchrunLauncher:
         return self.nproc_per_node or torch.cuda.device_count() or 1
 
     def check(self, device: torch.device) -> None:
-        """Raise Unsupported if this node has too few devices, or no CUDA device for nccl."""
+        """Raise Unsupported if this node has too few GPUs, or for backend=nccl on a device other
+        than CUDA."""
         if self.backend == "nccl" and device.type != "cuda":
             raise Unsupported(f"launcher.backend=nccl needs CUDA devices, device is {device.type}")
         process = torchrun_process()

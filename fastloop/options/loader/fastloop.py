@@ -169,8 +169,8 @@ class PlanSampler:
 def fastloader_epochs(loader: FastLoader, plan: Plan) -> Epochs:
     """Epochs of the loader in the plan's order.
 
-    If the loader itself draws the plan's permutation from the same seed, it does so, as it would
-    outside of the benchmark.
+    If the loader itself would draw the plan's permutation from the same seed, it is left to draw
+    it, so that it runs as it does outside of the benchmark.
     """
     num_samples = loader.num_samples
     assert num_samples is not None  # a stream has no order

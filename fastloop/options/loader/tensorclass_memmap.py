@@ -16,7 +16,8 @@ from fastloop.options.loader._tensorclass_rows import check_tensorclass, tensorc
 
 @option
 class TensorClassMemmapLoader:
-    """DataLoader over a memory-mapped tensorclass; each field is indexed once per batch."""
+    """DataLoader over a tensorclass mapped by `load_memmap`; each field is indexed once per
+    batch."""
 
     store: Store
     honours: ClassVar[tuple[str, ...]] = DATALOADER

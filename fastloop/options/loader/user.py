@@ -142,8 +142,8 @@ class UserLoader:
         if isinstance(order_of_all_ranks(plan), OrderPrefix):
             reason = "sets its own order; fastloop.bench takes batches= for it"
             raise Unsupported(f"batches: loader={self.target} {reason}")
-        # If the target takes `shuffle` or a dataset, data/sample_order.py judges from the delivered
-        # samples which order the loader has followed.
+        # A target that takes `shuffle` is told whether the order is random. If the target takes a
+        # dataset, data/sample_order.py checks by the delivered samples which order it has followed.
         is_judged = "shuffle" in self.parameters_to_pass or not self.brings_data
         known = ("random", "sequential") if is_judged else ("random",)
         order = name_of(without_prefix(order_of_all_ranks(plan)))

@@ -274,7 +274,7 @@ class TensorLocation:
 
 @dataclass(frozen=True)
 class SharedBatch:
-    """A batch that is sent between processes, with all its CPU tensors in one block of memory.
+    """A batch that is sent between processes, with its plain CPU tensors in one block of memory.
 
     So a batch needs one file descriptor. torch would send a file descriptor for each tensor, and
     keep it open as long as the tensor lives. The sender writes the memory once; then it belongs
