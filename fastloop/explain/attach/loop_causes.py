@@ -113,17 +113,22 @@ def _find_too_many_threads(loop: Loop) -> list[Cause]:
         f"{own['torch_threads']} threads of torch in {where} and {usage.workers} workers: "
         f"{significant(usage.demand)} busy threads for {significant(cores)} cores"
     )
-    # The loop gets the cores that its workers leave; each worker needs one thread.
-    left = max(1, int(cores) - usage.workers) if is_in_loop else 1
-    # A step loses its threads for all of its time, but workers take cores for a part of it, so that
-    # only a trial tells which of the two costs more.
-    way = f"torch.set_num_threads({left}) in {where}"
-    measured = f"{way} or fewer workers may help, which --try measures"
-    # Sums of several threads are added in another order.
-    advice = (
-        f"{measured if is_in_loop else f'call {way}'}; another number of threads may change the "
-        "last digits of losses"
-    )
+    # With another number of threads, sums are added in another order, which changes last digits.
+    if is_in_loop:
+        # The loop gets the cores that its workers leave.
+        left = max(1, int(cores) - usage.workers)
+        # A step loses its threads for all of its time, but workers take cores for a part of it, so
+        # that only a trial tells which of the two costs more.
+        advice = (
+            f"torch.set_num_threads({left}) in the loop or fewer workers may help, which --try "
+            "measures; another number of threads may change the last digits of losses"
+        )
+    else:
+        # Each worker makes one batch at a time, and other workers need the other cores.
+        advice = (
+            "call torch.set_num_threads(1) in each worker, which may change the last digits of "
+            "losses"
+        )
     return _tell(CauseName.THREADS, text, advice)
 
 
