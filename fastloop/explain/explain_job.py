@@ -31,7 +31,6 @@ from fastloop.explain.causes import find_causes
 from fastloop.explain.change import Change
 from fastloop.explain.explained_job import ExplainedJob, count_batches
 from fastloop.explain.explanation_text import to_json
-from fastloop.explain.instrumented import Recording
 from fastloop.explain.ladder import Round, build_ladder, work_of
 from fastloop.explain.model import is_close
 from fastloop.explain.predict import Measured, predict_seconds
@@ -44,6 +43,7 @@ from fastloop.explain.prediction_input import (
     time_single_batches,
 )
 from fastloop.explain.proposed_changes import propose_changes, read_changes
+from fastloop.explain.record_epoch import Recording
 from fastloop.explain.rung_passes import BatchTimes, benchmark_of
 from fastloop.explain.rungs import benchmark_name, describe_decoding, overlaps, uses_dataloader
 from fastloop.explain.surroundings import Beginning, look_after, look_before
