@@ -47,7 +47,7 @@ from fastloop.explain.record_epoch import Recording
 from fastloop.explain.rung_passes import BatchTimes, benchmark_of
 from fastloop.explain.rungs import benchmark_name, describe_decoding, overlaps, uses_dataloader
 from fastloop.explain.surroundings import Beginning, look_after, look_before
-from fastloop.explain.verdict import add_threads, judge, tells_too_little
+from fastloop.explain.verdict import add_threads, is_imprecise, judge
 from fastloop.explain.what_ifs import (
     ChangedJob,
     choose,
@@ -226,7 +226,7 @@ def _measure(
         shares = [without_steps_s / stats.median([times[last].seconds for times in rounds])]
         return build_ladder(rounds, whole_epochs.whole_batches, work_s, started, shares, device)
 
-    rounds = explained.time_ladder(num_rounds, seconds, lambda few: tells_too_little(build(few)))
+    rounds = explained.time_ladder(num_rounds, seconds, lambda few: is_imprecise(build(few)))
     passes = _JobPasses(
         first_batch_s=present.first_batch_s,
         times=times,
