@@ -11,8 +11,9 @@ from fastloop.core.parts import Part
 from fastloop.explain.cause_names import CauseName
 from fastloop.explain.change import LEAST_GAIN
 from fastloop.explain.core_limits_text import describe_cores, describe_quota
+from fastloop.explain.image_decoding import reads_images
 from fastloop.explain.proposed_changes import LEAST_WARM_SHARE
-from fastloop.explain.rungs import reads_images, uses_dataloader
+from fastloop.explain.rungs import uses_dataloader
 from fastloop.explain.surroundings import Surroundings
 from fastloop.trial.job import Job
 

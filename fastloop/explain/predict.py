@@ -10,8 +10,9 @@ from dataclasses import dataclass, field, replace
 
 from fastloop.core import stats
 from fastloop.core.cgroup import available_cores
+from fastloop.explain.batch_passes import BatchTimes
 from fastloop.explain.model import MOST_SIMULATED, Machinery, Phase, epoch_seconds
-from fastloop.explain.rung_passes import BatchTimes, EpochTimes
+from fastloop.explain.rung_passes import EpochTimes
 from fastloop.trial.job import Job
 
 FASTLOADER_AHEAD = 2

@@ -22,8 +22,8 @@ from fastloop.core.result import Attribution
 from fastloop.core.spans import now_ns, pause, seconds_between
 from fastloop.core.time_limits import Deadline, TimedPasses, deadline_after
 from fastloop.core.types import UsageError
+from fastloop.explain.batch_passes import BatchTimes
 from fastloop.explain.explained_job import ExplainedJob
-from fastloop.explain.rung_passes import BatchTimes
 from fastloop.trial.support import check_support
 from fastloop.tune.budget import Spending, TuneBudget, parse_budget, parse_memory_limit
 from fastloop.tune.candidate_limits import Bounds, drop_slow_starts, drop_unaffordable
