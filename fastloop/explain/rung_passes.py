@@ -7,7 +7,7 @@ A rung is the job without some of its parts. `ExplainedJob` starts a new process
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -64,6 +64,10 @@ class EpochTimes:
         """Seconds of an epoch with this number of batches, which also starts up only once."""
         pace_s = (self.seconds - self.start_up_s) / self.batches
         return self.seconds + (batches - self.batches) * pace_s
+
+
+Round = Mapping[Part, EpochTimes]
+"""Times of every rung in one round, the lowest rung first."""
 
 
 @dataclass
