@@ -88,8 +88,8 @@ def main() -> None:
 
 
 def _observe(settings: AttachSettings, arguments: list[str]) -> None:
-    """Run the script, print the findings, try changes after --try, and end as the script ended."""
-    # These modules are imported only here. --help and a wrong command line need no wait for them.
+    """Run the script, print the findings, try changes with --try, and end as the script ended."""
+    # These modules are imported only here, so --help and a wrong command line are answered at once.
     from fastloop.core.machine_counters import read_counters
     from fastloop.explain.attach.early_stop import EarlyStop, ask_for_stop
     from fastloop.explain.attach.effects import ask_for_effects, read_effects, read_files

@@ -162,7 +162,9 @@ def _options_with(group: str, setting: str) -> str:
 
 
 def without_force(overrides: Sequence[str]) -> tuple[str, ...]:
-    """Remove the ++ before each setting that another option of conf/ has.
+    """Remove the ++ before each setting that an option of the same group in conf/ has.
+
+    The ++ stays if the job's option is not in conf/.
 
     >>> without_force(["loader=raw", "++loader.store=null", "++loader.mine=1"])
     ('loader=raw', 'loader.store=null', '++loader.mine=1')

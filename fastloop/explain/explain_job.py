@@ -84,8 +84,8 @@ class _JobPasses:
     """Times of single batches without workers: with the job's threads, and with one thread."""
     serial: Round
     """A round in which nothing overlaps. If the job overlaps loading with steps, the round ran
-    without workers; else it is the last round of the ladder. A loader that can't be taken apart has
-    the last round here, too."""
+    without workers; else it is the last round of the ladder. For a loader that can't be taken apart
+    it is the last round in any case, even if the loader overlaps steps."""
     rounds: list[Round]
     ladder: Ladder
     without_steps: Measurement

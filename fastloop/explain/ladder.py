@@ -37,11 +37,12 @@ def build_ladder(
     """Build the ladder of a job from the rounds in which its rungs were timed.
 
     batches: number of batches in a whole epoch. work_s: seconds of each part in an epoch without
-    overlap; None: the job overlaps nothing. serial: the round without overlap from which work_s was
-    computed; it separates the start of workers from their first load. None: workers don't start in
-    each epoch. loader_shares: for each measurement, seconds of the loader without steps divided by
-    seconds of the job, for the same batches; empty: not measured. device: the type of the device of
-    the steps; empty: not known.
+    overlap; a part that it lacks is unknown; None: the job overlaps nothing. serial: the round
+    without overlap from which work_s was computed; it separates the start-up of a Dataset in the
+    workers from their first load. None: that start-up counts as zero, as it is if workers don't
+    start in each epoch. loader_shares: for each measurement, seconds of the loader without steps
+    divided by seconds of the job, for the same batches; empty: not measured. device: the type of
+    the device of the steps; empty: not known.
     """
     last = list(rounds[0])[-1]
     epochs = [times[last].whole_epoch_s(batches) for times in rounds]
@@ -54,8 +55,8 @@ def build_ladder(
     seconds = _limit_copy(seconds, rounds)
     starts = [[_start_s(each) for each in rounds], [_late_start_s(each, serial) for each in rounds]]
     drawn = [_draw_starts(each, epochs, seconds[last]) for each in starts]
-    # Each draw is split by itself: its parts add up to it, and the noise that two rungs share is
-    # in both of their parts, with opposite signs.
+    # Each draw is split by itself, so its parts add up to the seconds of the job. The noise of a
+    # rung is in the rung's own part and, with the opposite sign, in the part of the next rung.
     shares = {rung: part / seconds[last] for rung, part in _split(seconds, *drawn).items()}
     epoch_s = stats.estimate(epochs)
     rows = _build_rows(shares, epoch_s.value, batches, work_s)
@@ -154,10 +155,10 @@ def _limit_copy(
 ) -> Mapping[Part, np.ndarray]:
     """Limit the draws: placing batches on the device adds at most the time that a clock measured.
 
-    If a round has no such clock, the draws stay as they are.
+    If a round has no such time, the draws stay as they are.
     """
     # The same steps may take a quarter longer in one pass than in another, if they compute in
-    # several threads. Such a difference is no evidence of copies that a clock has not seen.
+    # several threads. Such a difference is no evidence of copies that the clock did not measure.
     passes = [times[Part.COPY] for times in rounds if Part.COPY in times]
     shares = [each.place_s / each.seconds for each in passes if each.place_s is not None]
     if not shares or len(shares) < len(rounds):
@@ -172,7 +173,8 @@ def _reach_next(
 ) -> Estimate:
     """The share that a perfect loader saves, with an interval that reaches the time in next().
 
-    The interval stays as it is if the job overlaps loading, or steps on another device than "cpu".
+    The interval stays as it is if loading may overlap the steps (work_s is not None), or if the
+    steps run on another device than "cpu".
     """
     # Noise of the steps may bring the difference of two rungs below the measured wait of the loop.
     # On other devices that wait is no lower limit: the device may compute while the loop loads.
@@ -186,8 +188,7 @@ def _reach_next(
 def _clip_rungs(
     seconds: Mapping[Part, np.ndarray], rungs: Sequence[Part], share: np.ndarray
 ) -> Mapping[Part, np.ndarray]:
-    """Limit the draws of these rungs to a difference from the job of at most this share of its
-    time."""
+    """Limit the draws of these rungs to the job's draws, plus or minus this share of them."""
     job = seconds[list(seconds)[-1]]
     low, high = (1 - share) * job, (1 + share) * job
     return {

@@ -81,7 +81,7 @@ def predict_seconds(
         # Persistent workers have started in the warm-up epoch.
         if job.loading.persistent_workers:
             start_s = 0.0
-        # The loop receives a batch by its own work: it unpickles it and maps its memory.
+        # To receive a batch is work of the loop, which unpickles the batch and maps its memory.
         steps = [[Phase(seconds=hand_off_s), *step] for step in steps]
     prefetch = job.loading.batches_ahead
     # Here device_prefetch is a thread that loads ahead of the loop: in the model, one worker that
@@ -111,8 +111,8 @@ def predict_gathered_seconds(job: Job, measured: Measured) -> float:
 def predict_threaded_seconds(job: Job, measured: Measured, num_threads: int) -> float:
     """Seconds of a whole epoch with a loader in which threads of Python read samples ahead."""
     cores = available_cores()
-    # All CPU time of reading is assumed to need the interpreter's lock. Code that releases the
-    # lock, as most decoders do, is faster than predicted.
+    # All CPU time of reading and of steps is assumed to need the interpreter's lock. Code that
+    # releases the lock, as most decoders do, is faster than predicted.
     threads = measured.with_threads_of(job)
     loads = _with_lock(_phases(measured.one_thread.load_s, measured.one_thread.load_cpu_s, cores))
     steps = _with_lock(_phases(threads.step_s, threads.step_cpu_s, cores))
@@ -121,9 +121,10 @@ def predict_threaded_seconds(job: Job, measured: Measured, num_threads: int) -> 
 
 
 def _hand_off(measured: Measured, workers: int) -> tuple[float, float]:
-    """Seconds in which the loop receives a batch, and seconds until workers have started."""
+    """Seconds in which the loop receives a batch, and seconds of the start and end of workers."""
     rounds = measured.hand_off[workers]
-    # The batches are ready in both passes, so the passes differ only by the way through a queue.
+    # The batches are ready in both passes. Apart from the start and end of workers, the passes
+    # differ only by the way of a batch through a queue.
     batch_s = [
         (through.seconds - through.start_up_s - ready.seconds) / through.batches
         for through, ready in rounds

@@ -1,9 +1,9 @@
 """Predict the gain of a change, the share of an epoch that it saves, with an interval.
 
-A predicted gain is uncertain for four reasons. Their variances add up on the logarithmic scale: the
-choice of batches that were timed (a bootstrap); the difference between two passes, which time the
-same batches; the errors of the model (its miss of the job as it is, and a floor); and the noise of
-the passes that later measure the realised gain.
+A predicted gain is uncertain for four reasons: the choice of batches that were timed (a bootstrap);
+the difference between two passes, which time the same batches; the errors of the model (its miss of
+the job as it is, and a floor); and the noise of the passes that later measure the realised gain.
+The variances of the four add up on the logarithmic scale.
 experiments/explain/README.md counts how often the intervals contain the realised gain.
 """
 

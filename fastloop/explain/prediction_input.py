@@ -42,7 +42,8 @@ class PartCosts:
 def measure_parts(explained: ExplainedJob) -> PartCosts:
     """The costs of other decoders, and of transforming whole batches, for a job's loader.
 
-    Empty if the loader is not torch's DataLoader: the parts of other loaders are not measured.
+    Empty if the loader is not built on torch's DataLoader: the parts of other loaders are not
+    measured.
     """
     if not uses_dataloader(explained.job):
         return PartCosts()
@@ -61,7 +62,7 @@ def _time_decoders(explained: ExplainedJob) -> dict[str, float]:
         timeout_s=explained.job.trial_timeout_s,
     )
     own_s = seconds.pop(name_of(getattr(explained.job.dataset, "decoder", None)), None)
-    # A decoder that the user wrote is not timed here, so others can't be compared with it.
+    # No decoder can be timed if the samples' files are unknown or the samples have no decoder.
     if own_s is None:
         return {}
     ratios = {name: each / own_s for name, each in seconds.items()}
@@ -101,7 +102,7 @@ def share_of_loading(rung: Part, times: Round) -> float:
     if rung not in times or Part.COPY not in times:
         return 0.0
     below = rungs[rungs.index(rung) - 1]
-    # All rungs after COPY are parts of loading.
+    # All rungs after COPY count as parts of loading, including a transform on the device.
     load_s = times[rungs[-1]].seconds - times[Part.COPY].seconds
     part_s = times[rung].seconds - times[below].seconds
     return min(1.0, max(0.0, part_s / load_s)) if load_s > 0 else 0.0

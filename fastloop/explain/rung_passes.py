@@ -44,7 +44,7 @@ that leaves out broken samples."""
 
 @dataclass(frozen=True, kw_only=True)
 class EpochTimes:
-    """Times of epochs of one rung in one process; each may be the beginning of a whole epoch."""
+    """Times of epochs of one rung in one process; the epochs may be cut to their first batches."""
 
     seconds: float
     """Mean seconds of an epoch."""
@@ -57,7 +57,8 @@ class EpochTimes:
     end_s: float
     """Median seconds from the last step of an epoch until the loop ends, in which workers end."""
     share_s: float = 0.0
-    """Seconds to write a ready batch to new shared memory, as workers do; 0: no workers."""
+    """Seconds to write a ready batch to new shared memory, as workers do; 0: not measured, for
+    example because there are no workers."""
     place_s: float | None = None
     """Seconds of an epoch in which batches are placed on the device; None: not measured."""
 
@@ -264,7 +265,7 @@ def _record(
 def _time_window(
     context: JobContext, session: Session, loader: ReopenableLoader, deliver: Consumer
 ) -> EpochTimes:
-    """Times of epochs that together take min_window_s; of one epoch if the cache is cold."""
+    """Times of epochs that together take min_window_s or more; of one if the cache is cold."""
     # shortest_window_s is zero with a cold cache, because a second epoch would find it warm.
     shortest_s = context.job.shortest_window_s
     times = _time_epochs(context, session, loader.epochs, deliver, 1)

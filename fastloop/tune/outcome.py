@@ -23,8 +23,8 @@ from fastloop.tune.tune_file import TUNE_FILE, TuneFile
 SETTING_REASON = re.compile(r"()([\w.]+)=([^\s:]+)(:? .+)")
 """A reason that begins with a setting and its value: text before it, name, value, rest."""
 LACKING_REASON = re.compile(r"(\S+: )(\w+)=(\w+)( (?:has no such setting|reads a store, .+))")
-"""The reason that an option does not support a setting: text before the option, its group, its
-name, rest."""
+"""A reason for leaving out an option that does not support a setting: text before the option, its
+group, its name, rest."""
 MOST_SHOWN = 8
 """Maximum number of configurations in the table, besides the present one."""
 MOST_REASONS = 8

@@ -27,7 +27,7 @@ from fastloop.tune.surrogate import Posterior, Surrogate
 
 Measure = Callable[[str, int, float], float | None]
 """Measures one trial: (name of the configuration, number of the round, share of the budget that the
-trial may take) -> the trial's cost, in seconds for most objectives. None if the configuration has
+trial may take) -> the trial's cost in seconds, see objective.py. None if the configuration has
 failed; it gets no further trial. Raises NoRoomError if a trial of the present configuration was
 stopped because it took longer than that share."""
 YOURS = "yours"
@@ -73,7 +73,7 @@ class RaceResult:
     winner: str
     """The fastest configuration in the race; `present` if nothing was faster."""
     seconds: Mapping[str, Mapping[int, float]]
-    """The cost of each trial, in seconds for most objectives, by name and number of the round."""
+    """The cost of each trial in seconds, see objective.py, by name and number of the round."""
     confirming: tuple[int, ...] = ()
     """Numbers of the rounds that confirm the gain."""
     gain: Ratio | None = None
@@ -105,9 +105,9 @@ class RaceResult:
         return self.is_cut or (is_open and not self.is_faster)
 
     def compare(self, name: str) -> Ratio | None:
-        """Compare a configuration's cost with the winner's, in the rounds in which both have run.
+        """Compare a configuration's cost with the winner's, in rounds of the race that both ran.
 
-        2: the configuration costs twice as much. None if they share no round of the race.
+        2: the configuration costs twice as much. None if they share no such round.
         """
         # The confirming rounds are left out, because only two configurations ran in them.
         of_name, of_winner = self.seconds.get(name, {}), self.seconds[self.winner]
@@ -128,9 +128,9 @@ class RaceRules:
     """Maximum share of the budget that is kept for work after the race. It may be exceeded only for
     FEWEST_CONFIRMING rounds and the winner's passes."""
     finishing: int = 0
-    """Number of passes of the winner, such as one that compares its data, for which room is kept
-    after the confirming rounds. If `reserve` allows it, room is kept for the same number of passes
-    of the present configuration."""
+    """Number of passes of the winner for which room is kept after the confirming rounds. A pass is
+    an epoch outside of trials, such as one that compares data. If `reserve` allows it, room is kept
+    for the same number of passes of the present configuration."""
     first: tuple[str, ...] = ()
     """Names of the configurations about which the predictions tell least. They fill up to half of
     each round, in this order, until each of them has run once."""
@@ -236,8 +236,8 @@ class _Race:
 
     @property
     def usual_price(self) -> float:
-        """The share of the budget that a trial usually takes: the median over the latest trials of
-        all configurations."""
+        """The share of the budget that a trial usually takes: the median over the latest trial of
+        each configuration."""
         return max(1e-9, stats.median([each[-1] for each in self.prices.values()] or [0.0]))
 
     def price_of_both(self, leader: str) -> float:
@@ -315,9 +315,9 @@ def race(
     """Race the surrogate's configurations, and confirm the gain of the winner.
 
     spent: returns the share of the budget that is spent so far. No trial begins without room for
-    it, except trials of the present configuration in a round that has begun. Raises
-    PresentFailedError if the present configuration can't be run, and NoRoomError if not even its
-    first trial has room.
+    it, with two exceptions: trials of the present configuration in a round that has begun, and the
+    first FEWEST_CONFIRMING rounds that confirm a gain. Raises PresentFailedError if the present
+    configuration can't be run, and NoRoomError if not even its first trial has room.
     """
     run = _Race(surrogate=surrogate, measure=measure, spent=spent, rules=rules)
     run.run_round([], 0.0)
@@ -358,8 +358,8 @@ def _finish(run: _Race) -> RaceResult:
     winner, ties = run.find_leader(posterior), run.find_ties(posterior)
     known = {*run.seconds, *run.failed}
     seconds = {name: dict(each) for name, each in run.seconds.items()}
-    # A race is unfinished if it had no room for every configuration that promises a gain, or for
-    # every confirming round.
+    # A race is unfinished if the budget lacked room for some configuration that promises a gain, or
+    # for some confirming round.
     is_unfinished = run.is_cut or run.is_open(posterior)
     confirmed = _confirm(run, winner) if winner != run.present else []
     is_unfinished |= winner != run.present and len(confirmed) < run.rules.confirming

@@ -79,10 +79,10 @@ def trial_of_epoch_s(
 
 
 def longest_epoch_s(left_s: float, start_s: float = TRIAL_S) -> float:
-    """Approximate seconds of the longest epoch with which a race of two takes at most SHARE_OF_TWO.
+    """Approximate seconds of an epoch with which a race of two takes SHARE_OF_TWO of `left_s`.
 
-    left_s: seconds of which it is the share. start_s: seconds that the process of a trial takes to
-    start. Negative if there is no such epoch; epochs are then cut to the fewest batches.
+    left_s: seconds that are left for the race. start_s: seconds that the process of a trial
+    takes to start. Negative if there is no such epoch; epochs are then cut to the fewest batches.
     """
     trial_s = (SHARE_OF_TWO * left_s - ENDING_S) / TRIALS_OF_CONFIRMED_RACE
     return (trial_s - start_s) / TRIAL_EPOCHS

@@ -117,8 +117,9 @@ class Surrogate:
         # names + rounds) matrix with a one for the name and the round of each trial, B the prior
         # covariance of f and r, and s^2 the variance of the noise. Then
         # A^T (A B A^T + s^2 I)^-1 = (A^T A B + s^2 I)^-1 A^T. The system on the right has a row for
-        # each name and each round, of which there are fewer than trials. `sums` is A^T y, `counts`
-        # is A^T A, `between` is B, and `to_seen` is the covariance of f and r with f of all names.
+        # each name that has run and each round, which are fewer than the trials of a long race.
+        # `sums` is A^T y, `counts` is A^T A, `between` is B, and `to_seen` is the covariance of f
+        # and r with f of all names.
         count, rounds = has_run.shape
         between = OF_ROUND**2 * np.eye(count + rounds)
         between[:count, :count] = prior[np.ix_(places, places)]
@@ -138,7 +139,7 @@ class Surrogate:
         chosen: Sequence[str] = (),
         excluded: Collection[str] = (),
     ) -> list[str]:
-        """Choose the `count` names to run next: the most promising ones that add information.
+        """Choose up to `count` names to run next: the most promising ones that add information.
 
         chosen: names that run in the same round already. excluded: names that must not run.
         """
@@ -169,7 +170,7 @@ class Surrogate:
 
     def _scale(self, places: np.ndarray, errors: np.ndarray) -> float:
         """The factor by which the prior is scaled: the variance of the errors in trials relative
-        to the prior variance, limited to 1 to MOST_SCALED.
+        to the prior variance, limited to the range from 1 to MOST_SCALED.
 
         places: index of the configuration of each trial. errors: the error of each trial.
         """
@@ -202,9 +203,9 @@ def estimate_noise(costs: Costs) -> float:
         free = max(0, int(is_known.sum()) - sum(logs.shape) + 1)
     if free:
         of_names, of_rounds = is_known.sum(axis=1, keepdims=True), is_known.sum(axis=0)
-        # The means of names and of rounds are removed alternately, until both are about zero. One
-        # step is not enough: not every round has all names, so removing the means of names changes
-        # the means of rounds, and the other way round.
+        # The means of names and of rounds are removed alternately; after ten steps both are about
+        # zero. One step is not enough: not every round has all names, so removing the means of
+        # names changes the means of rounds, and the other way round.
         for _ in range(10):
             logs -= is_known * (logs.sum(axis=1, keepdims=True) / of_names)
             logs -= is_known * (logs.sum(axis=0) / of_rounds)
@@ -225,6 +226,6 @@ def _tabulate(costs: Sequence[Mapping[int, float]]) -> tuple[np.ndarray, np.ndar
 
 def _expect_trial(covariance: np.ndarray, place: int, noise: float) -> None:
     """Reduce the covariance, in place, as a trial of the configuration at index `place` would."""
-    # It becomes C - c c^T / (c_place + noise^2), whatever the outcome of the trial is.
+    # The covariance C becomes C - c c^T / (c_place + noise^2), whatever the outcome of the trial.
     column = covariance[:, place].copy()
     covariance -= np.outer(column, column) / (column[place] + noise**2)
