@@ -119,7 +119,8 @@ class LoopTuning:
         lines = [*wrap(answer), "", *comparison_lines(self.race)]
         failed = [f"failed: {name}: {reason}" for name, reason in self.reasons.items()]
         if self.race.not_run:
-            failed.append(f"no room in the budget: {len(self.race.not_run):,}")
+            left = f"{len(self.race.not_run):,}"
+            failed.append(f"not run: {left} that promise less, or that the budget has no room for")
         return "\n".join([*lines, "", *wrap([*failed, *self.notes])])
 
 
