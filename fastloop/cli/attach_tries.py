@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,6 +15,7 @@ from fastloop.cli.attach_settings import COPY, TrySettings
 if TYPE_CHECKING:
     from fastloop.explain.attach.findings import LoopFindings, ScriptFindings
     from fastloop.explain.attach.tried_changes import TriedLoop
+    from fastloop.explain.change import Change
 
 
 @contextmanager
@@ -76,14 +77,7 @@ def try_loop(
     except UsageError as error:
         print(f"fastloop: nothing was tried: {error}", file=sys.stderr)
         return
-    print(
-        f"\nTrying {len(changes)} changes of the DataLoader of the loop at "
-        f"{found.facts['place']}: the script runs again, up to the loop's batch {batches}, for at "
-        f"most {60 * settings.minutes:.0f} s in all",
-        *(f"  {each.name}" for each in changes),
-        sep="\n",
-        file=sys.stderr,
-    )
+    _print_plan(found, changes, batches, budget_s)
     _print_effects(effects)
     if not settings.is_agreed and not _is_agreed():
         return
@@ -117,6 +111,23 @@ def find_loop_to_try(findings: ScriptFindings) -> LoopFindings | None:
         reason = f"no call was seen to make the DataLoader of the loop at {found.facts['place']}"
     print(f"fastloop: nothing was tried: {reason}", file=sys.stderr)
     return None
+
+
+def _print_plan(
+    found: LoopFindings, changes: Sequence[Change], batches: int, budget_s: float
+) -> None:
+    """Print the loop and the changes that are to be tried.
+
+    batches: number of the loop's batches in each run. budget_s: most seconds of all runs together.
+    """
+    print(
+        f"\nTrying {len(changes)} changes of the DataLoader of the loop at "
+        f"{found.facts['place']}: the script runs again, up to the loop's batch {batches}, for at "
+        f"most {budget_s:.0f} s in all",
+        *(f"  {each.name}" for each in changes),
+        sep="\n",
+        file=sys.stderr,
+    )
 
 
 def _print_effects(effects: list[str]) -> None:

@@ -94,8 +94,8 @@ def _time_batch_transform(explained: ExplainedJob) -> float | None:
 
 
 def share_of_loading(rung: Part, times: Round) -> float:
-    """Share of the time of loading that a part takes; 0 if it has no rung, or is no part of loading,
-    such as a transform on the device.
+    """Share of the time of loading that a part takes; 0 if it has no rung, or if it is no part of
+    loading, such as a transform on the device.
 
     times: the times of all rungs in a round in which nothing overlaps.
     """

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 from fastloop.core import stats
-from fastloop.core.machine_load import LoadWatch
+from fastloop.core.machine_load import LoadSummary, LoadWatch
 from fastloop.core.spans import now_ns, seconds_between
 from fastloop.core.time_limits import Deadline, deadline_after
 from fastloop.core.types import SignalExit, Unsupported
@@ -60,27 +60,12 @@ def try_changes(
     if (batches := runner.cut.batches) > before:
         report(_describe_length(before, batches, first))
         changes = _add_of_later_passes(changes, found, before, batches)
-    session = _Session(runner, found, first, deadline, max(MOST_TIMES * run_s, LEAST_LIMIT_S))
+    limit_s = max(MOST_TIMES * run_s, LEAST_LIMIT_S)
+    session = _Session(runner, found, first, budget_s, deadline, limit_s)
     attempts = _begin_attempts(changes, run_s)
-    load = LoadWatch()
-
-    def end_round(number: int) -> None:
-        load.end_stretch()
-        spent_s = seconds_between(started_ns, now_ns())
-        report(f"round {number}: {spent_s:.0f} of at most {budget_s:.0f} s")
-
-    is_interrupted = False
-    try:
-        is_out_of_time = run_rounds(runner, attempts, deadline, session.limit_s, end_round)
-    except SignalExit:
-        # Rounds take minutes, so those that have ended are not thrown away. With more time there
-        # would have been further rounds.
-        if not any(map(attempts.gain, attempts.changed)):
-            raise
-        is_out_of_time = is_interrupted = True
-    machine_load = load.summary()
+    end = _run_rounds(session, attempts, report)
     _check_has_round(runner, attempts, run_s, budget_s)
-    chosen = _recommend(session, attempts, is_interrupted)
+    chosen = _recommend(session, attempts, end.is_interrupted)
     return TriedLoop(
         place=found.facts["place"],
         made_at=found.facts["made_at"],
@@ -89,8 +74,8 @@ def try_changes(
         changes=_describe_changes(found, attempts),
         minutes=budget_s / 60,
         least_minutes=least_minutes_for_one(attempts.longest_run_s),
-        is_out_of_time=is_out_of_time,
-        is_interrupted=is_interrupted,
+        is_out_of_time=end.is_out_of_time,
+        is_interrupted=end.is_interrupted,
         best=chosen.name,
         same_samples=chosen.same_samples,
         not_compared=chosen.not_compared,
@@ -98,7 +83,7 @@ def try_changes(
         patch=chosen.call.patch,
         notes=chosen.notes,
         advice=chosen.call.advice,
-        machine_load=machine_load,
+        machine_load=end.machine_load,
     )
 
 
@@ -169,9 +154,48 @@ class _Session:
     found: LoopFindings
     first: HashedRun
     """The first run, without a change."""
+    budget_s: float
+    """Maximum seconds of all runs together."""
     deadline: Deadline
+    """The end of these seconds."""
     limit_s: float
     """Maximum seconds of a further run, which also ends at the deadline."""
+
+
+@dataclass(frozen=True)
+class _EndOfRounds:
+    """The reason why there was no further round, and the load by other programs until then. If both
+    reasons are False, all rounds have run."""
+
+    is_out_of_time: bool
+    """True: further rounds had no time."""
+    is_interrupted: bool
+    """True: a signal has ended the last round."""
+    machine_load: LoadSummary | None
+
+
+def _run_rounds(
+    session: _Session, attempts: Attempts, report: Callable[[str], None]
+) -> _EndOfRounds:
+    """Run rounds until the deadline or a signal. Raises as run_rounds does, and SignalExit if no
+    change can be judged yet."""
+    load, deadline, budget_s = LoadWatch(), session.deadline, session.budget_s
+
+    def end_round(number: int) -> None:
+        load.end_stretch()
+        spent_s = budget_s - deadline.remaining_s
+        report(f"round {number}: {spent_s:.0f} of at most {budget_s:.0f} s")
+
+    is_interrupted = False
+    try:
+        is_out_of_time = run_rounds(session.runner, attempts, deadline, session.limit_s, end_round)
+    except SignalExit:
+        # Rounds take minutes, so those that have ended are not thrown away.
+        if not any(map(attempts.gain, attempts.changed)):
+            raise
+        # With more time there would have been further rounds.
+        is_out_of_time = is_interrupted = True
+    return _EndOfRounds(is_out_of_time, is_interrupted, load.summary())
 
 
 @dataclass(frozen=True, kw_only=True)
