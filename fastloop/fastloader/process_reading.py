@@ -12,7 +12,7 @@ from typing import Any
 from fastloop.fastloader.batching import Groups
 from fastloop.fastloader.dataset_source import BatchSource, DatasetSource
 from fastloop.fastloader.iterable_source import StreamBatches
-from fastloop.fastloader.loader_settings import WorkerProcesses
+from fastloop.fastloader.loader_settings import LoaderSettings, WorkerProcesses
 from fastloop.fastloader.process_batches import ProcessBatches
 from fastloop.fastloader.reader_pool import ReaderPool, open_context, start_pool
 from fastloop.fastloader.sample_draws import SampleDraws
@@ -68,6 +68,20 @@ class ProcessReading:
             self.idle = pool
         else:
             pool.close()
+
+
+def choose_processes(settings: LoaderSettings, source: object) -> ProcessReading | None:
+    """The processes that read a source, if the settings ask for processes and the source needs
+    them; None: threads or the loop read the source.
+
+    Raises ValueError if this system can't start the processes.
+    """
+    processes = settings.workers
+    # Threads read the rows of columns without the interpreter's lock, and they read a Dataset that
+    # threads may share.
+    if processes is None or not isinstance(source, DatasetSource) or source.is_thread_safe:
+        return None
+    return ProcessReading(processes, settings.is_in_order)
 
 
 def start_reading(
