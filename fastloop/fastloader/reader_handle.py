@@ -1,7 +1,7 @@
 """ReaderHandle, the loader's handle of a process that reads samples of a Dataset.
 
-By a handle, the loader asks the process for batches, and reads them from memory that the process
-shares with it. The code that the process runs is in reader_process.py.
+Through the handle, the loader asks the process for batches, and reads the batches from memory that
+both share. The code that the process runs is in reader_process.py.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ shared memory."""
 
 @dataclass(eq=False)
 class ReaderHandle:
-    """A process that reads samples, with the memory of its batches.
+    """The loader's side of a process that reads samples: its connection, and its batches' memory.
 
     A memory is in one of four states: asked for (a batch is being made in it), lent (the program
     has the batch), free, or left to a fork.
