@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 from fastloop.core import stats
 from fastloop.core.cgroup import available_cores
@@ -19,9 +20,15 @@ FASTLOADER_AHEAD = 2
 bytes instead, which gives about the same number of batches."""
 MOST_BEGINNINGS = 8
 """Maximum number of different first batches from which a short epoch is simulated."""
-HandOff = tuple[EpochTimes, EpochTimes]
-"""Times of two passes of a round, which show the cost of handing batches over. In the first pass
-workers send batches that are ready; in the second, the loop itself has the ready batches."""
+
+
+class HandOff(NamedTuple):
+    """Times of two passes of one round, which differ by the cost of handing batches over."""
+
+    from_workers: EpochTimes
+    """Times of the pass in which workers send batches that are ready."""
+    in_loop: EpochTimes
+    """Times of the pass in which the loop itself has the ready batches."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,7 +43,7 @@ class Measured:
     one_thread: BatchTimes
     """As `own_threads`, but with torch_threads=1, as in a worker."""
     hand_off: Mapping[int, Sequence[HandOff]]
-    """Number of workers -> a pair of passes for each round."""
+    """Number of workers -> the hand-off of each round."""
     kept: float
     """Share of the work of loading that remains if samples come from a store."""
     decode_share: float = 0.0
@@ -126,10 +133,10 @@ def _hand_off(measured: Measured, workers: int) -> tuple[float, float]:
     # The batches are ready in both passes. Apart from the start and end of workers, the passes
     # differ only by the way of a batch through a queue.
     batch_s = [
-        (through.seconds - through.start_up_s - ready.seconds) / through.batches
-        for through, ready in rounds
+        (from_workers.seconds - from_workers.start_up_s - in_loop.seconds) / from_workers.batches
+        for from_workers, in_loop in rounds
     ]
-    start_s = stats.median([through.start_up_s for through, _ in rounds])
+    start_s = stats.median([each.from_workers.start_up_s for each in rounds])
     return max(0.0, stats.median(batch_s)), start_s
 
 

@@ -259,11 +259,16 @@ def _resample_rounds(
     # ladder.
     factors = np.exp(noise * generator.standard_normal(len(rounds))).tolist()
     return [
-        (replace(through, seconds=through.seconds * factor), ready)
-        for factor, (through, ready) in zip(
-            factors, (rounds[place] for place in places), strict=True
-        )
+        _scale_workers_pass(rounds[place], factor)
+        for place, factor in zip(places, factors, strict=True)
     ]
+
+
+def _scale_workers_pass(hand_off: HandOff, factor: float) -> HandOff:
+    """The hand-off, with the seconds of the workers' pass multiplied by the factor."""
+    from_workers = hand_off.from_workers
+    scaled = replace(from_workers, seconds=from_workers.seconds * factor)
+    return hand_off._replace(from_workers=scaled)
 
 
 def _resample_batches(times: BatchTimes, generator: np.random.Generator) -> BatchTimes:

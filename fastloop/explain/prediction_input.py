@@ -152,13 +152,13 @@ def measure_hand_off(
     present = explained.job.loading.num_workers
     hand_off: dict[int, list[HandOff]] = {count: [] for count in workers if count}
     if present in hand_off and Part.HAND_OFF in ladder[0]:
-        hand_off[present] = [(each[Part.HAND_OFF], each[Part.COPY]) for each in ladder]
-    missing = [count for count, pairs in hand_off.items() if not pairs]
+        hand_off[present] = [HandOff(each[Part.HAND_OFF], each[Part.COPY]) for each in ladder]
+    missing = [count for count, rounds in hand_off.items() if not rounds]
     for number in range(HAND_OFF_ROUNDS if missing else 0):
-        ready = explained.time_rung(Part.COPY, number)
+        in_loop = explained.time_rung(Part.COPY, number)
         for count in missing:
-            through = explained.with_workers(count).time_rung(Part.HAND_OFF, number)
-            hand_off[count].append((through, ready))
+            from_workers = explained.with_workers(count).time_rung(Part.HAND_OFF, number)
+            hand_off[count].append(HandOff(from_workers, in_loop))
     return hand_off
 
 

@@ -284,5 +284,7 @@ def _measure_hand_off(
     )
     if timed is None:
         return None
-    ready, *handed_over = timed
-    return {count: [(each, ready)] for count, each in zip(workers, handed_over, strict=True)}
+    in_loop, *from_workers = timed
+    return {
+        count: [HandOff(each, in_loop)] for count, each in zip(workers, from_workers, strict=True)
+    }
