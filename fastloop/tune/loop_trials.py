@@ -37,7 +37,7 @@ from fastloop.sweep.loader_timer import (
     warm_timer,
 )
 from fastloop.trial.window import row_counter
-from fastloop.tune.short_budget import (
+from fastloop.tune.race_time import (
     EPOCH_S,
     TRIALS_OF_CONFIRMED_RACE,
     longest_epoch_s,

@@ -27,8 +27,8 @@ from fastloop.sweep.progress import share_reports
 from fastloop.trial.job_settings import MIN_WINDOW_S
 from fastloop.tune.budget import Spending, TuneBudget
 from fastloop.tune.loop_trials import THREADS_SETTING, LoopTrials
-from fastloop.tune.outcome import comparison_lines, comparison_table, verdict_text
 from fastloop.tune.race import RaceResult, race
+from fastloop.tune.race_text import comparison_lines, comparison_table, verdict_text
 from fastloop.tune.surrogate import Surrogate
 
 if TYPE_CHECKING:

@@ -41,7 +41,7 @@ from fastloop.sweep.prepare_job import forecast_preparation_s, prepare_job
 from fastloop.sweep.request import JobRequest
 from fastloop.trial.job import Job
 from fastloop.tune.peak_memory import MemoryProfile, observe_memory
-from fastloop.tune.short_budget import EPOCH_S, TRIAL_S, longest_epoch_s
+from fastloop.tune.race_time import EPOCH_S, TRIAL_S, longest_epoch_s
 
 SURELY_LATE = 4.0
 """Reading all samples is refused at once if it is forecast to take more than this many times the

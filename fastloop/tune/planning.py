@@ -49,7 +49,7 @@ from fastloop.tune.pilot import (
     time_first_pass,
 )
 from fastloop.tune.race import YOURS
-from fastloop.tune.short_budget import (
+from fastloop.tune.race_time import (
     EPOCH_S,
     SHORT_S,
     check_least_time,

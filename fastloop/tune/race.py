@@ -73,7 +73,8 @@ class RaceResult:
     winner: str
     """The fastest configuration in the race; `present` if nothing was faster."""
     seconds: Mapping[str, Mapping[int, float]]
-    """The cost of each trial in seconds, see objective.py, by name and number of the round."""
+    """The cost of each trial in seconds, see objective.py, by name and number of the round.
+    LoopTuning.to_json writes the field under this name."""
     confirming: tuple[int, ...] = ()
     """Numbers of the rounds that confirm the gain."""
     gain: Ratio | None = None
@@ -145,8 +146,8 @@ class _Race:
     spent: Callable[[], float]
     """Returns the share of the budget that is spent so far."""
     rules: RaceRules
-    seconds: dict[str, dict[int, float]] = field(default_factory=dict)
-    """The costs so far, by name and number of the round."""
+    costs_s: dict[str, dict[int, float]] = field(default_factory=dict)
+    """The costs so far in seconds, by name and number of the round."""
     failed: set[str] = field(default_factory=set)
     prices: dict[str, list[float]] = field(default_factory=dict)
     """For each name, the shares of the budget that its trials have cost."""
@@ -206,9 +207,9 @@ class _Race:
         self.prices.setdefault(name, []).append(self.spent() - before)
         if cost is None:
             self.failed.add(name)
-            self.seconds.pop(name, None)
+            self.costs_s.pop(name, None)
             return False
-        self.seconds.setdefault(name, {})[number] = cost
+        self.costs_s.setdefault(name, {})[number] = cost
         return True
 
     def _find_room(self, name: str, number: int, kept: float | None) -> float:
@@ -220,7 +221,7 @@ class _Race:
         if kept is None or name == self.present:
             return max(room, 2 * self.price(name))
         # The present configuration must still run in this round if it has not.
-        has_run = number in self.seconds.get(self.present, {})
+        has_run = number in self.costs_s.get(self.present, {})
         return room - kept - (0.0 if has_run else self.price(self.present))
 
     def price(self, name: str) -> float:
@@ -255,11 +256,11 @@ class _Race:
 
     def fit(self) -> Posterior:
         """Fit the posterior of all configurations to the costs so far."""
-        return self.surrogate.fit(self.seconds)
+        return self.surrogate.fit(self.costs_s)
 
     def find_leader(self, posterior: Posterior) -> str:
         """Find the fastest configuration that has run."""
-        return min(self.seconds, key=lambda name: posterior.mean[self.surrogate.places[name]])
+        return min(self.costs_s, key=lambda name: posterior.mean[self.surrogate.places[name]])
 
     def is_open(self, posterior: Posterior) -> bool:
         """True while a configuration may be better than the leader by enough to matter."""
@@ -285,7 +286,7 @@ class _Race:
         leader = self.find_leader(posterior)
         differences = posterior.mean - posterior.mean[places[leader]]
         bounds = differences - SURE_DEVIATIONS * posterior.difference_std(places[leader])
-        others = (name for name in self.seconds if name != leader)
+        others = (name for name in self.costs_s if name != leader)
         return tuple(name for name in others if bounds[places[name]] <= 0)
 
     def choose_round(self, posterior: Posterior, count: int) -> list[str]:
@@ -299,7 +300,7 @@ class _Race:
         # LEAST_CHANCE, at which the race ends anyway.
         least = LEAST_CHANCE / len(self.surrogate.names)
         hopeless = {name for name in self.surrogate.names if chances.get(name, 0.0) < least}
-        known = {*chosen, *hopeless, *self.seconds}
+        known = {*chosen, *hopeless, *self.costs_s}
         first = [name for name in self.rules.first if name not in known][: count // 2]
         chosen += first
         others = self.surrogate.choose(posterior, count - len(first), chosen, hopeless)
@@ -321,7 +322,7 @@ def race(
     """
     run = _Race(surrogate=surrogate, measure=measure, spent=spent, rules=rules)
     run.run_round([], 0.0)
-    if not run.seconds and not run.failed:
+    if not run.costs_s and not run.failed:
         raise NoRoomError
     while run.present not in run.failed:
         posterior = run.fit()
@@ -333,7 +334,7 @@ def race(
         count = min(max(SMALLEST_ROUND, int(room / USUAL_ROUNDS)), LARGEST_ROUND, int(room))
         if not run.run_chosen(posterior, count, kept):
             break
-    if len(run.seconds) == 1 and run.present not in run.failed:
+    if len(run.costs_s) == 1 and run.present not in run.failed:
         _try_one(run)
     result = None if run.present in run.failed else _finish(run)
     if result is None or run.present in run.failed:
@@ -356,20 +357,20 @@ def _finish(run: _Race) -> RaceResult:
     posterior = run.fit()
     first = run.rounds
     winner, ties = run.find_leader(posterior), run.find_ties(posterior)
-    known = {*run.seconds, *run.failed}
-    seconds = {name: dict(each) for name, each in run.seconds.items()}
+    known = {*run.costs_s, *run.failed}
+    costs_s = {name: dict(each) for name, each in run.costs_s.items()}
     # A race is unfinished if the budget lacked room for some configuration that promises a gain, or
     # for some confirming round.
     is_unfinished = run.is_cut or run.is_open(posterior)
     confirmed = _confirm(run, winner) if winner != run.present else []
     is_unfinished |= winner != run.present and len(confirmed) < run.rules.confirming
-    for number, costs in enumerate(confirmed, first):
-        for name, cost in costs.items():
-            seconds[name][number] = cost
+    for number, of_round in enumerate(confirmed, first):
+        for name, cost in of_round.items():
+            costs_s[name][number] = cost
     return RaceResult(
         present=run.present,
         winner=winner,
-        seconds=seconds,
+        seconds=costs_s,
         confirming=tuple(range(first, first + len(confirmed))),
         gain=None if winner in run.failed else _find_gain(confirmed, run.present, winner),
         not_run=tuple(name for name in run.surrogate.names if name not in known),
@@ -396,7 +397,7 @@ def _confirm(run: _Race, winner: str) -> list[Mapping[str, float]]:
         ran = run.run_round([winner], finishing if is_extra else None)
         if not ran or run.present in run.failed or run.is_over:
             break
-        confirmed.append({name: run.seconds[name][number] for name in (run.present, winner)})
+        confirmed.append({name: run.costs_s[name][number] for name in (run.present, winner)})
     return confirmed
 
 

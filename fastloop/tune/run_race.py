@@ -39,7 +39,7 @@ from fastloop.tune.race import (
     RaceRules,
     race,
 )
-from fastloop.tune.short_budget import name_larger_budget
+from fastloop.tune.race_time import name_larger_budget
 from fastloop.tune.surrogate import Surrogate, make_surrogate
 from fastloop.tune.tune_file import TuneFile
 
@@ -325,7 +325,7 @@ def run_race(
         reasons=_find_reasons(names, results, is_stopped=schedule.trials.is_present_stopped),
         peak_mib=_find_peaks(names, results),
         unobserved=schedule.unobserved,
-        seconds=spending.seconds_used,
+        seconds_used=spending.seconds_used,
         trials=spending.num_trials,
         larger_budget=name_larger_budget(settings.budget, spending.seconds_used, file.trial_s),
         machine_load=summarize_loads([trial.load for each in results for trial in each.trials]),

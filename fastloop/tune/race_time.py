@@ -1,7 +1,8 @@
-"""Estimate the time that a race needs, for tuning within a short budget.
+"""Estimate the time that a race takes, to tune within a short budget.
 
 The estimates decide whether a budget is refused, to which length epochs are cut, and which larger
-budget is proposed. The shortest race that confirms a gain is one of two configurations.
+budget is proposed. They are about the shortest race that confirms a gain, in which the present
+configuration and one other run.
 """
 
 from __future__ import annotations
