@@ -77,7 +77,7 @@ class Document:
     """Tables about several jobs or benchmarks, such as shares, means and ranks."""
     sections: tuple[Section, ...]
     timelines: tuple[Timeline, ...]
-    """The timeline of each explained job that has one."""
+    """Timelines of explained jobs; a job without a timeline is left out."""
     appendix: tuple[Table, ...]
     """Tables at the end, such as settings and machines."""
 
@@ -166,7 +166,7 @@ def explanation_paragraphs(results: Sequence[Result]) -> list[Paragraph]:
 
 
 def timelines_of(results: Sequence[Result], timelines: Timelines) -> Iterator[Timeline]:
-    """Yield the timeline of each explained job that has one."""
+    """Yield the timelines of explained jobs; a job without a timeline is left out."""
     names = short_names(results)
     for result in results:
         svg = timelines.get((result.tags.get("sweep"), result.name))

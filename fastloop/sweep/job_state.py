@@ -125,6 +125,7 @@ class JobState:
         self._write_final_result(None)
 
     def _set_final_result(self, status: Status, failure: Failure | None) -> None:
+        """Set the final result, and first write the files of a job that has not begun."""
         self._ending = (status, failure)
         if not self.has_begun:
             self.begin()
