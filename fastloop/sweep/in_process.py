@@ -51,8 +51,8 @@ UnevenBatches); None: the loader's batches are not uneven."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class _FirstEpoch:
-    """The facts about a loader's epochs that the first epoch shows."""
+class _SampleFacts:
+    """The facts about a loader's samples that its first epoch shows."""
 
     num_samples: int
     leaves: Leaves
@@ -285,14 +285,14 @@ def _step_of(
     return default_step(device)
 
 
-def _look_at_epoch(epoch_of: Epochs) -> _FirstEpoch:
-    """Read the first epoch of a loader."""
+def _look_at_epoch(epoch_of: Epochs) -> _SampleFacts:
+    """Read the first epoch of a loader, and describe its samples."""
     try:
         hashes, leaves = epoch_hashes(epoch_of(0), None)
     except UnevenBatches as error:
         count, count_uneven = _count_uneven(epoch_of, error)
-        return _FirstEpoch(num_samples=count, leaves=(), count_uneven=count_uneven)
-    return _FirstEpoch(num_samples=len(hashes), leaves=leaves, count_uneven=None)
+        return _SampleFacts(num_samples=count, leaves=(), count_uneven=count_uneven)
+    return _SampleFacts(num_samples=len(hashes), leaves=leaves, count_uneven=None)
 
 
 def _count_uneven(
