@@ -21,7 +21,7 @@ from fastloop.config.catalogue import (
     options_of,
     without_requirements,
 )
-from fastloop.config.combinations import Combination
+from fastloop.config.composed_job import Combination
 from fastloop.config.messages import (
     ConfigError,
     instantiation_message,

@@ -14,7 +14,7 @@ from fastloop.config.catalogue import (
     overridable_names,
     settings,
 )
-from fastloop.config.combinations import Combination
+from fastloop.config.composed_job import Combination
 from fastloop.config.foreign_settings import describe_settings
 from fastloop.config.messages import ConfigError, format_value, unknown_setting
 

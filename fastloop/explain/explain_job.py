@@ -27,11 +27,12 @@ from fastloop.core.protocols import StreamingDataset
 from fastloop.core.result import Measurement
 from fastloop.core.spans import now_ns, seconds_between
 from fastloop.core.types import UsageError
+from fastloop.explain.batch_passes import BatchTimes
 from fastloop.explain.causes import find_causes
 from fastloop.explain.change import Change
 from fastloop.explain.explained_job import ExplainedJob, count_batches
 from fastloop.explain.explanation_text import to_json
-from fastloop.explain.instrumented import Recording
+from fastloop.explain.image_decoding import describe_decoding
 from fastloop.explain.ladder import Round, build_ladder, work_of
 from fastloop.explain.model import is_close
 from fastloop.explain.predict import Measured, predict_seconds
@@ -44,10 +45,10 @@ from fastloop.explain.prediction_input import (
     time_single_batches,
 )
 from fastloop.explain.proposed_changes import propose_changes, read_changes
-from fastloop.explain.rung_passes import BatchTimes, benchmark_of
-from fastloop.explain.rungs import benchmark_name, describe_decoding, overlaps, uses_dataloader
+from fastloop.explain.record_epoch import Recording
+from fastloop.explain.rungs import benchmark_name, benchmark_of, overlaps, uses_dataloader
 from fastloop.explain.surroundings import Beginning, look_after, look_before
-from fastloop.explain.verdict import add_threads, judge, tells_too_little
+from fastloop.explain.verdict import add_threads, is_imprecise, judge
 from fastloop.explain.what_ifs import (
     ChangedJob,
     choose,
@@ -226,7 +227,7 @@ def _measure(
         shares = [without_steps_s / stats.median([times[last].seconds for times in rounds])]
         return build_ladder(rounds, whole_epochs.whole_batches, work_s, started, shares, device)
 
-    rounds = explained.time_ladder(num_rounds, seconds, lambda few: tells_too_little(build(few)))
+    rounds = explained.time_ladder(num_rounds, seconds, lambda few: is_imprecise(build(few)))
     passes = _JobPasses(
         first_batch_s=present.first_batch_s,
         times=times,

@@ -20,9 +20,10 @@ from fastloop.core.prepared_data import PreparedData
 from fastloop.core.time_limits import Deadline, deadline_after, within
 from fastloop.core.traits import LoaderTraits, traits_of
 from fastloop.core.types import UsageError, name_of
-from fastloop.explain.instrumented import Recording, record_epoch
+from fastloop.explain.batch_passes import BatchTimes, time_batches
 from fastloop.explain.ladder import Round
-from fastloop.explain.rung_passes import BatchTimes, EpochTimes, time_batches, time_rung
+from fastloop.explain.record_epoch import Recording, record_epoch
+from fastloop.explain.rung_passes import EpochTimes, time_rung
 from fastloop.explain.rungs import rungs_of, uses_dataloader
 from fastloop.trial.job import Job
 

@@ -11,8 +11,9 @@ from typing import NamedTuple
 
 from fastloop.core import stats
 from fastloop.core.cgroup import available_cores
+from fastloop.explain.batch_passes import BatchTimes
 from fastloop.explain.model import MOST_SIMULATED, Machinery, Phase, epoch_seconds
-from fastloop.explain.rung_passes import BatchTimes, EpochTimes
+from fastloop.explain.rung_passes import EpochTimes
 from fastloop.trial.job import Job
 
 FASTLOADER_AHEAD = 2

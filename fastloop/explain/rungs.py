@@ -5,21 +5,13 @@ Also find the facts of a job on which its rungs and its verdict depend.
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterator
-from itertools import islice
-from pathlib import Path
-
-from fastloop.core.benchmark import runs_model
+from fastloop.core.benchmark import Benchmark, runs_model
 from fastloop.core.parts import Part
 from fastloop.core.plan import CANONICAL_COLLATE
 from fastloop.core.prepared_data import PreparedData
-from fastloop.core.traits import DatasetTraits, LoaderTraits, TransformTraits, traits_of
+from fastloop.core.traits import LoaderTraits, TransformTraits, traits_of
+from fastloop.explain.image_decoding import reads_images
 from fastloop.trial.job import Job
-
-FORMAT_NAMES = {".jpg": "JPEG", ".jpeg": "JPEG", ".png": "PNG", ".webp": "WebP", ".bmp": "BMP"}
-MOST_LISTED = 200
-"""Maximum number of files that are looked at to find the commonest image format."""
 
 
 def rungs_of(job: Job, prepared: PreparedData) -> tuple[Part, ...]:
@@ -55,18 +47,14 @@ def overlaps(job: Job) -> bool:
 
 
 def benchmark_name(job: Job) -> str:
-    """The benchmark that is explained: the last one with a model, or else the last one."""
+    """The name of the benchmark that is explained: the last with a model, or else the last."""
     with_model = [name for name, each in job.benchmark.items() if runs_model(each)]
     return (with_model or list(job.benchmark))[-1]
 
 
-def reads_images(job: Job) -> bool:
-    """True if samples are image files, so that reading and decoding can be told apart."""
-    return (
-        traits_of(DatasetTraits, job.dataset).decodes
-        and job.loader.store is None
-        and hasattr(job.dataset, "open_uint8")
-    )
+def benchmark_of(job: Job) -> Benchmark:
+    """The benchmark that is explained."""
+    return job.benchmark[benchmark_name(job)]
 
 
 def _collates(job: Job) -> bool:
@@ -79,19 +67,3 @@ def _last_rung(job: Job) -> Part:
     if traits_of(LoaderTraits, job.loader).unknown_files:
         return Part.UNATTRIBUTED
     return Part.READ if job.loader.store is not None else Part.DECODE
-
-
-def describe_decoding(job: Job, prepared: PreparedData) -> str:
-    """Words such as `JPEG decoding by Pillow`; empty if samples are not image files."""
-    if not reads_images(job):
-        return ""
-    names = islice(_list_files(prepared.files), MOST_LISTED)
-    counts = Counter(FORMAT_NAMES.get(path.suffix.lower(), "image") for path in names)
-    kind = counts.most_common(1)[0][0] if counts else "image"
-    decoder = getattr(job.dataset, "decoder", None)
-    return f"{kind} decoding by {decoder.library().split()[0]}" if decoder else f"{kind} decoding"
-
-
-def _list_files(paths: tuple[Path, ...]) -> Iterator[Path]:
-    for path in paths:
-        yield from (each for each in path.rglob("*") if each.is_file()) if path.is_dir() else [path]

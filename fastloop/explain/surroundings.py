@@ -10,8 +10,8 @@ from pathlib import Path
 import torch
 
 from fastloop.core.cgroup import QuotaPeriods, count_affinity, count_periods, cpu_quota
+from fastloop.explain.batch_passes import BatchTimes
 from fastloop.explain.predict import Measured, predict_seconds
-from fastloop.explain.rung_passes import BatchTimes
 from fastloop.trial.job import Job
 from fastloop.trial.page_cache import files_below, resident_fraction
 

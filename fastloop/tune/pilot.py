@@ -20,6 +20,7 @@ from fastloop.core.prepared_data import PreparedData
 from fastloop.core.spans import now_ns, seconds_between
 from fastloop.core.time_limits import Deadline, TimedPasses, deadline_after
 from fastloop.core.types import FailureKind, JobFailed, UsageError
+from fastloop.explain.batch_passes import BatchTimes
 from fastloop.explain.causes import LEAST_COMPUTING_SHARE
 from fastloop.explain.explained_job import (
     FEWEST_BATCHES,
@@ -35,7 +36,6 @@ from fastloop.explain.predict import (
     predict_threaded_seconds,
 )
 from fastloop.explain.prediction_input import PartCosts, measure_for_model
-from fastloop.explain.rung_passes import BatchTimes
 from fastloop.explain.rungs import uses_dataloader
 from fastloop.sweep.prepare_job import forecast_preparation_s, prepare_job
 from fastloop.sweep.request import JobRequest

@@ -10,10 +10,11 @@ import pytest
 
 from fastloop.core.parts import Part
 from fastloop.explain import predicted_gain
+from fastloop.explain.batch_passes import BatchTimes
 from fastloop.explain.ladder import build_ladder
 from fastloop.explain.predict import HandOff, Measured
 from fastloop.explain.predicted_gain import Prediction, estimate_gain, predict_gain, resample
-from fastloop.explain.rung_passes import BatchTimes, EpochTimes
+from fastloop.explain.rung_passes import EpochTimes
 from fastloop.trial.job import Job
 
 BATCHES = 100

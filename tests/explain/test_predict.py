@@ -8,6 +8,7 @@ import pytest
 from options import compose_job
 
 from fastloop.explain import predict
+from fastloop.explain.batch_passes import BatchTimes
 from fastloop.explain.predict import (
     HandOff,
     Measured,
@@ -15,7 +16,7 @@ from fastloop.explain.predict import (
     predict_seconds,
     predict_threaded_seconds,
 )
-from fastloop.explain.rung_passes import BatchTimes, EpochTimes
+from fastloop.explain.rung_passes import EpochTimes
 
 COUNT = 100
 

@@ -12,7 +12,7 @@ from native_core import needs_core
 from fastloop.core.parts import Part
 from fastloop.core.spans import StepMarks
 from fastloop.explain.explain_job import write_timeline
-from fastloop.explain.instrumented import device_events, record_epoch
+from fastloop.explain.record_epoch import device_events, record_epoch
 from fastloop.observe.lane_key import LaneKind
 from fastloop.observe.lanes import build_lane_rows
 

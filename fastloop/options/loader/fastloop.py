@@ -179,10 +179,11 @@ class PlanSampler:
 
 
 def fastloader_epochs(loader: FastLoader, plan: Plan) -> Epochs:
-    """Epochs of the loader in the plan's order.
+    """Change the loader's order to the plan's order, and return the loader's epochs.
 
-    If the loader itself would draw the plan's permutation from the same seed, it is left to draw
-    it, so that it runs as it does outside of the benchmark.
+    The loader keeps this order: `loader.shuffle` is set here, and `loader.sampler` at the start of
+    each epoch. If the loader draws the plan's permutation from the same seed, shuffle is True and
+    the sampler stays None, so that the loader runs as it does outside of the benchmark.
     """
     num_samples = loader.num_samples
     assert num_samples is not None  # a stream has no order
