@@ -37,7 +37,7 @@ class ProcessBatches:
         indices of the epoch's batches, in groups. ahead: number of groups that the processes get
         before the loop needs these groups. in_order: True: `take` returns batches in the order of
         the epoch; False: in the order in which batches get ready. keep_pool: called with the pool
-        after an epoch whose batches were all taken; after any other epoch, the pool is closed.
+        after an epoch of which all batches were taken; after any other epoch, the pool is closed.
         """
         self._pool = pool
         self._draws = draws
