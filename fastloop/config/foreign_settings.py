@@ -161,10 +161,10 @@ def _options_with(group: str, setting: str) -> str:
 
 
 def without_force(overrides: Sequence[str]) -> tuple[str, ...]:
-    """Remove the ++ before each setting that an option of conf/ has.
+    """Remove the ++ before each setting that an option of the same group in conf/ has.
 
     An override is forced if it begins with ++: Hydra then adds the setting even to an option that
-    lacks it.
+    lacks it. The ++ stays if the job's option is not in conf/.
 
     >>> without_force(["loader=raw", "++loader.store=null", "++loader.mine=1"])
     ('loader=raw', 'loader.store=null', '++loader.mine=1')

@@ -69,7 +69,7 @@ def _judge_threads(surroundings: Surroundings, what_ifs: Sequence[WhatIf]) -> Ca
 
 def _judge_step(verdict: Verdict, ladder: Ladder) -> Cause:
     wait = show_estimate(ladder.wait_share, show_percent)
-    # UNATTRIBUTED is an open verdict: the step may limit the loop, or the loader may.
+    # UNATTRIBUTED may mean that the rounds do not tell whether the step limits the loop.
     is_found = None if verdict.word is Part.UNATTRIBUTED else verdict.word is Part.STEP
     return Cause(name=CauseName.STEP, is_found=is_found, text=f"a perfect loader would save {wait}")
 
@@ -120,7 +120,7 @@ def _judge_cold_files(job: Job, surroundings: Surroundings, what_ifs: Sequence[W
     if share >= LEAST_WARM_SHARE or job.cache == "warm":
         return Cause(name=name, is_found=False, text=known)
     # The measurements have read the files into memory. So only a job with cache=cold shows the cost
-    # of reading the files from disk: if there is one, its "gain" is negative.
+    # of reading the files from disk: if reading costs time, the "gain" of that job is negative.
     cost = next((each for each in what_ifs if each.change == "cache=cold"), None)
     if cost is None or cost.realised_gain is None:
         return Cause(name=name, is_found=None, text=f"{known}; see cache=cold")

@@ -114,7 +114,10 @@ def estimate_from(draws: np.ndarray) -> Estimate:
 
 
 def find_levels(seconds: np.ndarray) -> Levels:
-    """Levels of seconds of shape (round, pass). Raises ValueError if a time is not positive."""
+    """The levels of passes, from seconds of shape (round, pass).
+
+    Raises ValueError if a time is not positive and finite.
+    """
     if not (np.isfinite(seconds).all() and (seconds > 0).all()):
         raise ValueError(f"times have to be positive: {seconds.tolist()}")
     rounds, passes = seconds.shape

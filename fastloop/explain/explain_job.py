@@ -59,7 +59,7 @@ from fastloop.explain.what_ifs import (
     try_changed_jobs,
 )
 from fastloop.observe.chrome_trace import format_trace
-from fastloop.observe.lanes import build_lanes, part_seconds
+from fastloop.observe.lanes import build_lane_rows, part_seconds
 from fastloop.observe.timeline_svg import draw_timeline
 from fastloop.processes.rank_group import resolve_device
 from fastloop.sweep.early_check import reason_against
@@ -86,8 +86,8 @@ class _JobPasses:
     """Times of single batches without workers: with the job's threads, and with one thread."""
     serial: Round
     """A round in which nothing overlaps. If the job overlaps loading with steps, the round ran
-    without workers; else it is the last round of the ladder. A loader that can't be taken apart has
-    the last round here, too."""
+    without workers; else it is the last round of the ladder. For a loader that can't be taken apart
+    it is the last round in any case, even if the loader overlaps steps."""
     rounds: list[Round]
     ladder: Ladder
     without_steps: Measurement
@@ -304,7 +304,7 @@ def _predict(
 def write_timeline(recording: Recording, folder: Path, title: str) -> InstrumentedEpoch:
     """Write timeline.svg and timeline.json to the folder; returns figures of the recorded epoch."""
     write_text(folder / TIMELINE_SVG, draw_timeline(recording.events, title))
-    trace = format_trace(build_lanes(recording.events), recording.unix_offset_ns)
+    trace = format_trace(build_lane_rows(recording.events), recording.unix_offset_ns)
     write_text(folder / TIMELINE_TRACE, trace)
     seconds = seconds_between(recording.start_ns, recording.stop_ns)
     seconds_by_part = part_seconds(recording.loop)

@@ -33,11 +33,12 @@ def build_ladder(
     """Build the ladder of a job from the rounds in which its rungs were timed.
 
     batches: number of batches in a whole epoch. work_s: seconds of each part in an epoch without
-    overlap; None: the job overlaps nothing. serial: the round without overlap from which work_s was
-    computed; it separates the start of workers from their first load. None: workers don't start in
-    each epoch. loader_shares: for each measurement, seconds of the loader without steps divided by
-    seconds of the job, for the same batches; empty: not measured. device: the type of the device of
-    the steps; empty: not known.
+    overlap; a part that it lacks is unknown; None: the job overlaps nothing. serial: the round
+    without overlap from which work_s was computed; it separates the start-up of a Dataset in the
+    workers from their first load. None: that start-up counts as zero, as it is if workers don't
+    start in each epoch. loader_shares: for each measurement, seconds of the loader without steps
+    divided by seconds of the job, for the same batches; empty: not measured. device: the type of
+    the device of the steps; empty: not known.
     """
     last = list(rounds[0])[-1]
     epochs = [times[last].whole_epoch_s(batches) for times in rounds]
@@ -47,8 +48,8 @@ def build_ladder(
     seconds = limit_draws(drawn_s, rounds, loader_shares, noise, overlaps=work_s is not None)
     starts = [[_start_s(each) for each in rounds], [_late_start_s(each, serial) for each in rounds]]
     drawn = [_draw_starts(each, epochs, seconds[last]) for each in starts]
-    # Each draw is split by itself: its parts add up to it, and the noise that two rungs share is
-    # in both of their parts, with opposite signs.
+    # Each draw is split by itself, so its parts add up to the seconds of the job. The noise of a
+    # rung is in the rung's own part and, with the opposite sign, in the part of the next rung.
     shares = {rung: part / seconds[last] for rung, part in _split(seconds, *drawn).items()}
     epoch_s = stats.estimate(epochs)
     rows = _build_rows(shares, epoch_s.value, batches, work_s)

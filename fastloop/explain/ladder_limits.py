@@ -1,6 +1,7 @@
 """Limit the draws of a ladder by measurements that a noisy difference of two rungs can't refute.
 
-A draw is a random guess at the seconds of all rungs. The limits are the time that the loader takes
+The seconds of the rungs are known with an error: the draws of a rung are possible values of its
+seconds, see certainty.py. The limits are the time that the loader takes
 without steps, the time in the loader's next(), and the time of placing batches by a clock.
 """
 
@@ -123,10 +124,10 @@ def _limit_copy(
 ) -> Mapping[Part, np.ndarray]:
     """Limit the draws: placing batches on the device adds at most the time that a clock measured.
 
-    If a round has no such clock, the draws stay as they are.
+    If a round has no such time, the draws stay as they are.
     """
     # The same steps may take a quarter longer in one pass than in another, if they compute in
-    # several threads. Such a difference is no evidence of copies that a clock has not seen.
+    # several threads. Such a difference is no evidence of copies that the clock did not measure.
     passes = [times[Part.COPY] for times in rounds if Part.COPY in times]
     shares = [each.place_s / each.seconds for each in passes if each.place_s is not None]
     if not shares or len(shares) < len(rounds):
@@ -139,8 +140,7 @@ def _limit_copy(
 def _clip_rungs(
     seconds: Mapping[Part, np.ndarray], rungs: Sequence[Part], share: np.ndarray
 ) -> Mapping[Part, np.ndarray]:
-    """Limit the draws of these rungs to a difference from the job of at most this share of its
-    time."""
+    """Limit the draws of these rungs to the job's draws, plus or minus this share of them."""
     job = seconds[list(seconds)[-1]]
     low, high = (1 - share) * job, (1 + share) * job
     return {

@@ -17,6 +17,7 @@ from fastloop.core.parts import Part
 from fastloop.core.prepared_data import PreparedData
 from fastloop.core.spans import now_ns, seconds_between, synchronize
 from fastloop.core.types import Epochs, Tree
+from fastloop.explain.batch_passes import END
 from fastloop.explain.rung_loaders import open_rung, share_seconds, take_batches
 from fastloop.explain.rungs import benchmark_of, rungs_of
 from fastloop.trial.job import Job
@@ -25,14 +26,10 @@ from fastloop.trial.job_start import start_job
 from fastloop.trial.page_cache import ReopenableLoader, set_cache_state
 from fastloop.trial.window import Consumer, drain, num_repeats
 
-END = object()
-"""Marks the end of an epoch. None can't mark it: a batch may be None, for example from a collate_fn
-that leaves out broken samples."""
-
 
 @dataclass(frozen=True, kw_only=True)
 class EpochTimes:
-    """Times of epochs of one rung in one process; each may be the beginning of a whole epoch."""
+    """Times of epochs of one rung in one process; the epochs may be cut to their first batches."""
 
     seconds: float
     """Mean seconds of an epoch."""
@@ -45,7 +42,8 @@ class EpochTimes:
     end_s: float
     """Median seconds from the last step of an epoch until the loop ends, in which workers end."""
     share_s: float = 0.0
-    """Seconds to write a ready batch to new shared memory, as workers do; 0: no workers."""
+    """Seconds to write a ready batch to new shared memory, as workers do; 0: not measured, for
+    example because there are no workers."""
     place_s: float | None = None
     """Seconds of an epoch in which batches are placed on the device; None: not measured."""
 
@@ -96,46 +94,62 @@ def time_rung(job: Job, prepared: PreparedData, rung: Part, number: int) -> Epoc
     session = benchmark_of(job).session(context.build_setup(host[0]))
     # On other devices a copy may run beside the loop, and a clock would not see all of it.
     is_timed = rung is Part.COPY and context.device.type == "cpu"
-    with open_rung(context, rung, host) as (loader, own_delivery):
-        deliver = TimedDelivery(own_delivery) if is_timed else own_delivery
+    with open_rung(context, rung, host) as (loader, deliver):
         consume, _ = session.start(deliver)
         drain(loader.epochs, consume, job.epochs, context.device)
         # Only the last rung, which is the job as it is, may have a cold cache. So its difference
         # from the rung below contains the time of reading.
         if rung is rungs_of(job, prepared)[-1]:
             set_cache_state(job.cache, prepared.files, loader)
-        times = _time_window(context, session, loader, deliver)
+        times = _time_window(context, session, loader, deliver, is_timed=is_timed)
     if rung is Part.HAND_OFF and job.loading.num_workers:
         times = replace(times, share_s=share_seconds(host[0]))
     return times
 
 
 def _time_window(
-    context: JobContext, session: Session, loader: ReopenableLoader, deliver: Consumer
+    context: JobContext,
+    session: Session,
+    loader: ReopenableLoader,
+    deliver: Consumer,
+    *,
+    is_timed: bool,
 ) -> EpochTimes:
-    """Times of epochs that together take min_window_s; of one epoch if the cache is cold."""
+    """Times of epochs that together take min_window_s or more; of one if the cache is cold.
+
+    is_timed: a clock runs around each delivery, for EpochTimes.place_s.
+    """
+
+    def time_epochs(count: int) -> EpochTimes:
+        return _time_epochs(context, session, loader.epochs, deliver, count, is_timed=is_timed)
+
     # shortest_window_s is zero with a cold cache, because a second epoch would find it warm.
     shortest_s = context.job.shortest_window_s
-    times = _time_epochs(context, session, loader.epochs, deliver, 1)
+    times = time_epochs(1)
     needed = num_repeats(times.seconds, shortest_s) if shortest_s else 1
-    return _time_epochs(context, session, loader.epochs, deliver, needed) if needed > 1 else times
+    return time_epochs(needed) if needed > 1 else times
 
 
 def _time_epochs(
-    context: JobContext, session: Session, epochs: Epochs, deliver: Consumer, count: int
+    context: JobContext,
+    session: Session,
+    epochs: Epochs,
+    deliver: Consumer,
+    count: int,
+    *,
+    is_timed: bool,
 ) -> EpochTimes:
-    consume, _ = session.start(deliver)
+    """Times of the first `count` epochs. is_timed: as in `_time_window`."""
+    timed = TimedDelivery(deliver)
+    consume, _ = session.start(timed if is_timed else deliver)
     waits: list[list[int]] = []
     synchronize(context.device)
-    placed_ns = deliver.total_ns if isinstance(deliver, TimedDelivery) else 0
     start_ns = now_ns()
     for number in range(count):
         waits.append(consume_epoch(epochs(number), consume))
     synchronize(context.device)
     times = summarize_epochs(waits, seconds_between(start_ns, now_ns()))
-    if isinstance(deliver, TimedDelivery):
-        times = replace(times, place_s=(deliver.total_ns - placed_ns) / 1e9 / count)
-    return times
+    return replace(times, place_s=timed.total_ns / 1e9 / count) if is_timed else times
 
 
 def summarize_epochs(waits: Sequence[Sequence[int]], seconds: float) -> EpochTimes:

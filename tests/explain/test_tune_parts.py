@@ -45,7 +45,7 @@ from fastloop.tune.peak_memory import (
 )
 from fastloop.tune.pilot import FirstPass, Pilot
 from fastloop.tune.planning import check_trial_time, first_pass_within
-from fastloop.tune.short_budget import (
+from fastloop.tune.race_time import (
     check_least_time,
     is_short,
     longest_epoch_s,
