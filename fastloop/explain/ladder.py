@@ -17,7 +17,7 @@ from fastloop.core.parts import Part
 from fastloop.explain.certainty import draw_seconds, draw_shares, estimate_from
 from fastloop.explain.ladder_limits import find_slower_steps, limit_draws, reach_next, spread_of
 from fastloop.explain.rung_passes import Round
-from fastloop.explain.rungs import added_by_rung, starting_rungs
+from fastloop.explain.rungs import increase_by_rung, starting_rungs
 
 T = TypeVar("T", float, np.ndarray)
 
@@ -152,7 +152,7 @@ def _split(seconds: Mapping[Part, T], start_s: T, late_s: T) -> dict[Part, T]:
     below = rungs[rungs.index(sampling) - 1]
     late_s = _limit_start_up(late_s, seconds[sampling] - seconds[below])
     parts: dict[Part, T] = {}
-    for rung, added in added_by_rung(seconds).items():
+    for rung, added in increase_by_rung(seconds).items():
         if rung is starting:
             parts[Part.START_UP] = start_s + late_s
         parts[rung] = added - start_s if rung is starting else added

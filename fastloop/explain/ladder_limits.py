@@ -18,7 +18,7 @@ from fastloop.core.parts import Part
 from fastloop.core.stats import Estimate
 from fastloop.explain.certainty import draw_shares, estimate_from
 from fastloop.explain.rung_passes import Round
-from fastloop.explain.rungs import added_by_rung, starting_rungs
+from fastloop.explain.rungs import increase_by_rung, starting_rungs
 
 
 def limit_draws(
@@ -106,7 +106,7 @@ def _limit_by_next(
     If steps between loads are slower far beyond noise, the draws stay as they are.
     """
     last = list(seconds)[-1]
-    shares = {rung: part / seconds[last] for rung, part in added_by_rung(seconds).items()}
+    shares = {rung: part / seconds[last] for rung, part in increase_by_rung(seconds).items()}
     slower = find_slower_steps(rounds, shares)
     # If the interval of few rounds only just excludes zero, the clock around next() is the better
     # evidence.

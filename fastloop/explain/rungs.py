@@ -86,7 +86,7 @@ def starting_rungs(times: Mapping[Part, Any]) -> tuple[Part, Part]:
     return starting, rungs[rungs.index(starting) - 1]
 
 
-def added_by_rung(seconds: Mapping[Part, T]) -> dict[Part, T]:
+def increase_by_rung(seconds: Mapping[Part, T]) -> dict[Part, T]:
     """The time that each rung adds to the rung below it; the lowest rung has its own time.
 
     seconds: the time of each rung, the lowest first; an array holds draws of the time.
