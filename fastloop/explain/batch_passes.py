@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import torch
 
@@ -23,6 +24,9 @@ from fastloop.trial.job_context import JobContext
 from fastloop.trial.job_start import start_job
 from fastloop.trial.window import Consumer
 
+END = object()
+"""Marks the end of an epoch. None can't mark it: a batch may be None, for example from a collate_fn
+that leaves out broken samples."""
 MOST_TIMED = 200
 TIMED_S = 2.0
 FEWEST_TIMED = 3
@@ -125,8 +129,8 @@ def _warm_up(batches: Iterator[Tree], consume: Consumer) -> Iterator[Tree]:
     # state.
     start_ns = now_ns()
     while seconds_between(start_ns, now_ns()) < WARM_UP_S:
-        batch = next(batches, None)
-        if batch is None:
+        batch: Any = next(batches, END)
+        if batch is END:
             break
         consume(batch)
     return batches
@@ -155,8 +159,8 @@ def _record(
     while len(times.load_s) < MOST_TIMED:
         start_delay_ns = core_delay_ns()
         start_ns, start_cpu_ns = now_ns(), process_cpu_ns()
-        batch = next(batches, None)
-        if batch is None:
+        batch: Any = next(batches, END)
+        if batch is END:
             return
         loaded_ns, loaded_cpu_ns = now_ns(), process_cpu_ns()
         delay_ns = core_delay_ns() - start_delay_ns

@@ -7,7 +7,7 @@ A rung is the job without some of its parts. `ExplainedJob` starts a new process
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -17,6 +17,7 @@ from fastloop.core.parts import Part
 from fastloop.core.prepared_data import PreparedData
 from fastloop.core.spans import now_ns, seconds_between, synchronize
 from fastloop.core.types import Epochs, Tree
+from fastloop.explain.batch_passes import END
 from fastloop.explain.rung_loaders import open_rung, share_seconds, take_batches
 from fastloop.explain.rungs import benchmark_of, rungs_of
 from fastloop.trial.job import Job
@@ -24,10 +25,6 @@ from fastloop.trial.job_context import JobContext
 from fastloop.trial.job_start import start_job
 from fastloop.trial.page_cache import ReopenableLoader, set_cache_state
 from fastloop.trial.window import Consumer, drain, num_repeats
-
-END = object()
-"""Marks the end of an epoch. None can't mark it: a batch may be None, for example from a collate_fn
-that leaves out broken samples."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,6 +62,10 @@ class EpochTimes:
         """Seconds of an epoch with this number of batches, which also starts up only once."""
         pace_s = (self.seconds - self.start_up_s) / self.batches
         return self.seconds + (batches - self.batches) * pace_s
+
+
+Round = Mapping[Part, EpochTimes]
+"""Times of every rung in one round, the lowest rung first."""
 
 
 @dataclass

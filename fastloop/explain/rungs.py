@@ -5,6 +5,12 @@ Also find the facts of a job on which its rungs and its verdict depend.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from itertools import pairwise
+from typing import Any, TypeVar
+
+import numpy as np
+
 from fastloop.core.benchmark import Benchmark, runs_model
 from fastloop.core.parts import Part
 from fastloop.core.plan import CANONICAL_COLLATE
@@ -12,6 +18,8 @@ from fastloop.core.prepared_data import PreparedData
 from fastloop.core.traits import LoaderTraits, TransformTraits, traits_of
 from fastloop.explain.image_decoding import reads_images
 from fastloop.trial.job import Job
+
+T = TypeVar("T", float, np.ndarray)
 
 
 def rungs_of(job: Job, prepared: PreparedData) -> tuple[Part, ...]:
@@ -67,3 +75,22 @@ def _last_rung(job: Job) -> Part:
     if traits_of(LoaderTraits, job.loader).unknown_files:
         return Part.UNATTRIBUTED
     return Part.READ if job.loader.store is not None else Part.DECODE
+
+
+def starting_rungs(times: Mapping[Part, Any]) -> tuple[Part, Part]:
+    """The rung in which the loader starts, and the rung below it."""
+    rungs = list(times)
+    # HAND_OFF runs the loader with ready batches: its start-up is the start of processes alone,
+    # without the start of a dataset that opens files.
+    starting = Part.HAND_OFF if Part.HAND_OFF in times else rungs[-1]
+    return starting, rungs[rungs.index(starting) - 1]
+
+
+def added_by_rung(seconds: Mapping[Part, T]) -> dict[Part, T]:
+    """The time that each rung adds to the rung below it; the lowest rung has its own time.
+
+    seconds: the time of each rung, the lowest first; an array holds draws of the time.
+    """
+    added = {rung: seconds[rung] - seconds[below] for below, rung in pairwise(seconds)}
+    first = next(iter(seconds))
+    return {first: seconds[first], **added}
