@@ -74,7 +74,7 @@ def _read_words(arguments: list[str]) -> AttachWords:
     """Parse the words; raises ValueError for a flag that does not exist, or a wrong number."""
     switches: set[str] = set()
     numbers: dict[str, float] = {}
-    # `--pid 123` means the same as `--pid=123`.
+    # As the first flag, `--pid 123` means the same as `--pid=123`.
     if arguments[:1] == [PID[:-1]]:
         arguments = [f"{PID}{''.join(arguments[1:2])}", *arguments[2:]]
     while arguments and arguments[0].startswith("--") and arguments[0] != "--":
@@ -121,7 +121,7 @@ def _closest_flag(name: str, flags: Iterable[str]) -> str:
                 return flag
     closest = closest_name(name, flags)
     # With --yes the script runs again without a question, so this flag must not be suggested by a
-    # guess. Another flag with the same first letter takes its place, if there is one.
+    # guess. If there is another flag with the first letter of the name, it is suggested instead.
     if closest == YES:
         same = len("--t")
         return closest_name(name, [each for each in others if each[:same] == name[:same]])

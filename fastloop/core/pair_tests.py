@@ -220,7 +220,7 @@ def _late_floor(own: np.ndarray, of_jobs: np.ndarray) -> np.ndarray:
 def _residual_variance(logs: np.ndarray) -> np.ndarray:
     """Variance (...) of a difference of two jobs, by the additive model of jobs and rounds.
 
-    The residuals of this model are the logarithms less the mean of their job and of their round.
+    The residuals of this model are the logarithms without the effects of their job and round.
     """
     *_, jobs, rounds = logs.shape
     residuals = logs - logs.mean(axis=-1, keepdims=True)
@@ -229,7 +229,7 @@ def _residual_variance(logs: np.ndarray) -> np.ndarray:
 
 
 def _job_variances(logs: np.ndarray) -> np.ndarray:
-    """Variance (..., jobs) of each job's trials, without the noise that the jobs of a round share."""
+    """Variance (..., jobs) of each job's trials, without the noise that a round's jobs share."""
     residuals = logs - logs.mean(axis=-1, keepdims=True)
     # The median over the jobs is used: a mean would carry the noise of one job into all others.
     residuals = residuals - np.median(residuals, axis=-2, keepdims=True)
@@ -237,10 +237,10 @@ def _job_variances(logs: np.ndarray) -> np.ndarray:
 
 
 def _moderate(variances: np.ndarray, freedom: int) -> tuple[np.ndarray, np.ndarray]:
-    """Variances (..., pairs) shrunk towards a common variance, and their degrees of freedom (..., 1).
+    """Variances (..., pairs) shrunk towards a common one, and their degrees of freedom (..., 1).
 
-    This is an empirical Bayes estimate (Smyth 2004, section 6.2). The more the variances differ
-    beyond chance, the less they are shrunk. freedom: degrees of freedom of each given variance.
+    The method is empirical Bayes (Smyth 2004, section 6.2). The more the variances differ beyond
+    chance, the less they are shrunk. freedom: degrees of freedom of each given variance.
     """
     from scipy.special import digamma, polygamma
 

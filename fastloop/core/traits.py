@@ -39,8 +39,8 @@ class LoaderTraits:
     """Traits of a loader."""
 
     has_even_shares: bool = False
-    """True if the loader follows the plan's order, so that all ranks (processes that load together)
-    get the same number of batches."""
+    """True if the loader follows the plan's order, so that all ranks get equally many batches. A
+    rank is one of several processes that load together."""
     is_on_device: bool = False
     """True if batches are built on the plan's device."""
     reads_samples: bool = False

@@ -54,8 +54,7 @@ class Measured:
     decoders: Mapping[str, float] = field(default_factory=dict)
     """Name of another decoder -> its time for an image, relative to the present decoder's time."""
     batch_transform_s: float | None = None
-    """Seconds to transform a whole batch on the device; None: there is no transform, or none that
-    takes a whole batch."""
+    """Seconds to transform a whole batch on the device; None: no transform takes a whole batch."""
 
     def with_threads_of(self, job: Job) -> BatchTimes:
         """Times of single batches with the job's number of torch's threads."""

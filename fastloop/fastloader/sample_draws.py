@@ -116,9 +116,10 @@ class SampleDraws:
 def sample_seed() -> int:
     """The seed of the sample that this thread is reading for a FastLoader, of 63 bits.
 
-    It depends on the loader's seed, the epoch and the sample's index; in a collate_fn, in a
-    transform of whole batches and in `__getitems__`, on the batch's indices. Outside of FastLoader,
-    such as under a DataLoader, it is drawn from torch's global generator.
+    The seed depends on the loader's seed, the epoch and the sample's index. In a collate_fn, in a
+    transform of whole batches and in `__getitems__`, the indices of the batch take the place of the
+    sample's index. Outside of FastLoader, such as under a DataLoader, the seed is drawn from
+    torch's global generator.
 
     >>> rng = np.random.default_rng(fastloop.sample_seed())
     """

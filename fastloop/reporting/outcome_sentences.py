@@ -39,8 +39,8 @@ are compared."""
 def verdict(comparison: Comparison) -> str:
     """The verdict on the jobs of a comparison.
 
-    It names the winner and its lead, the tie and its certainty, or the reason for no ranking.
-    Sentences on weaker shuffling and on the machine's limit follow if there is room.
+    The verdict names the winner and the lead, the tie and its certainty, or the reason for no
+    ranking. Sentences on weaker shuffling and on the machine's limit follow if there is room.
     """
     sentences = [*_outcome(comparison), shuffling_sentence(comparison), _limit(comparison)]
     return " ".join([sentence for sentence in sentences if sentence][:MOST_SENTENCES])

@@ -17,8 +17,8 @@ from fastloop.core.pair_tests import holm, pair_p_values
 from fastloop.reporting.comparison import CostChange
 
 NO_SLOWER_BELOW = 1.05
-"""A version is no slower if the interval of its ratio, new time / base time, ends below this factor.
-If `fail_above` allows a larger factor, that factor replaces this one."""
+"""A version is no slower if the interval of its ratio, new time / base time, ends below this
+factor. If `fail_above` allows a larger factor, that factor replaces this one."""
 FEWEST_ROUNDS = LOOKS[0]
 """Minimum number of rounds after which a change is judged."""
 Judgement = Literal["slower", "no slower", ""]

@@ -201,8 +201,10 @@ def _compose(
     folder: Path,
     changes: Sequence[str],
 ) -> dict[SuiteRow, JobRequest]:
-    """Compose the request of each row's job with these changes. Raises UsageError for a wrong
-    override."""
+    """Compose the request of each row's job with these changes.
+
+    Raises UsageError for a wrong override.
+    """
     jobs = [overrides_of(workload, row, run.scope, changes) for row in rows]
     with usage_errors():
         requests = compose_requests(jobs, folder) if jobs else []

@@ -150,7 +150,7 @@ class LiveWatch:
         still.still_s += self.period_s
         if still.is_told or still.still_s < self.hang_s / 2:
             return
-        # hangs.py shares code with trials, and so imports torch. It is therefore imported only for a
+        # hangs.py shares code with trials, and so imports torch. The import is therefore left to a
         # loop that may hang.
         from fastloop.explain.attach.hangs import processes_of, read_cpu_s
 
@@ -180,7 +180,7 @@ class LiveWatch:
         self._print(lambda: self._tell(text))
 
     def _describe(self, live: LiveLoops, loop: LiveLoop) -> str:
-        """The text of the status line, with the time for which the loop has stood still."""
+        """The text of the status line; if the loop stands still, the text says for how long."""
         still_s = self._still[loop.process_id].still_s
         if still_s < 2 * self.period_s:
             return f"fastloop: {live.describe(loop)}"

@@ -66,7 +66,7 @@ class LitDataStore:
         count = 0
         for chunk in chunks:
             leaves, structure = pytree.tree_flatten(chunk)
-            # The arrays are not used: this loop only raises Unsupported for a dtype of no array.
+            # array_of raises Unsupported for a dtype that numpy lacks. The arrays are not used.
             for leaf in leaves:
                 array_of(leaf, OPTION, ALTERNATIVE)
             if not count:

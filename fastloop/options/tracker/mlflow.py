@@ -107,7 +107,7 @@ class MlflowTracker:
             return experiment.experiment_id
 
     def _close_abandoned(self, experiment_id: str) -> None:
-        """Mark a running run of this machine as KILLED if the process that logs it is gone."""
+        """Mark each running run of this machine as KILLED if the process that logs it is gone."""
         running = search_runs(self._client, [experiment_id], "attributes.status = 'RUNNING'")
         for run in running:
             tags = run.data.tags
@@ -214,7 +214,7 @@ def _this_command() -> str:
 
 
 def _is_alive(command: str) -> bool:
-    """True if a process still runs. command: its text of `_this_command`."""
+    """True if the process with the pid and start time in `command` still runs."""
     pid, _, started = command.partition(" ")
     try:
         return str(psutil.Process(int(pid)).create_time()) == started
