@@ -1,7 +1,8 @@
 """Compose the values of a single job's configuration quickly, from cached configurations.
 
-Hydra takes 0.1 s for each configuration that it composes. `compose_values` therefore lets Hydra
-compose each option only once, and combines the results itself if that is possible.
+Hydra takes 0.1 s for each configuration that it composes. So `compose_values` lets Hydra compose
+each option only once, and combines the results itself if that is possible. A choice is an override
+that chooses an option of a group, such as loader=raw.
 """
 
 from __future__ import annotations
@@ -32,14 +33,16 @@ from fastloop.config.hydra_api import (
 )
 
 CHOICE = re.compile(r"([\w@.]+)=(\w+)")
-"""An override that chooses an option by its name."""
+"""A choice: the group, and the name of the option."""
 CHANGES_WITH = {"decoder": "dataset", "store@loader.store": "loader"}
-"""Group that the options of another group choose from -> the other group. Their overrides are
-composed together."""
+"""Group -> the other group, with options that choose from the first one. Datasets choose decoders,
+and loaders choose stores. Overrides of both groups are composed together."""
 
 
 def compose_values(*overrides: str) -> dict[str, Any]:
-    """Compose the configuration of a single job, resolved and without Hydra's part.
+    """Compose the values of a single job's configuration, without Hydra's own settings.
+
+    Interpolations such as ${oc.env:HOME} are resolved.
 
     Raises Hydra's exceptions for an invalid name.
     """
@@ -50,13 +53,14 @@ def compose_values(*overrides: str) -> dict[str, Any]:
 @cache
 def _compose_unresolved(overrides: tuple[str, ...]) -> DictConfig:
     """Compose the configuration of a job without resolving interpolations."""
-    # Composing is cached. Resolving is not, because it is fast and depends on the environment. Jobs
-    # that differ only in values are composed once; the values are changed in a copy, as Hydra does.
+    # Composing is cached. Resolving is not cached, because it is fast and depends on the
+    # environment. Jobs that differ only in values are composed once. The values are then changed in
+    # a copy, as Hydra does.
     line = read_command_line(overrides)
     names = {each.name for each in settings()}
-    # In `placement`, and in groups with a `_target_` among the overrides, the values decide which
-    # defaults are left out (see composed_defaults.py). So these values are composed together with
-    # the choices.
+    # Some values decide which defaults are left out, see composed_defaults.py: those of
+    # `placement`, and of groups with a `_target_` among the overrides. These values are composed
+    # together with the choices.
     targets = [text.partition("._target_=")[0] for text in line.overrides if "._target_=" in text]
     fitted = tuple(f"{group.lstrip('+')}." for group in (*targets, "placement"))
     values = [
@@ -79,8 +83,8 @@ def _compose_unresolved(overrides: tuple[str, ...]) -> DictConfig:
 
 
 def _combine(overrides: tuple[str, ...]) -> DictConfig | None:
-    """Combine the cached configurations of single choices; None if only Hydra can do so."""
-    # Many jobs are combinations of few options, so each option is composed only once.
+    """Combine the cached configurations of single choices; None if only Hydra can combine them."""
+    # Many jobs are combinations of a few options, so each option is composed only once.
     choices = _plain_choices(overrides)
     if choices is None or len(choices) < 2:
         return None
@@ -91,14 +95,15 @@ def _combine(overrides: tuple[str, ...]) -> DictConfig | None:
 
 @cache
 def _parts_of(overrides: tuple[str, ...]) -> frozenset[str]:
-    """Names at the top level of the default configuration that these overrides change."""
+    """The parts, names at the top level of the configuration, that these overrides change."""
     return _parts_that_differ(_compose_unresolved(()), _compose_unresolved(overrides))
 
 
 def _plain_choices(overrides: Sequence[str]) -> dict[str, tuple[str, ...]] | None:
-    """Group -> the overrides that choose its option, and those of groups in CHANGES_WITH.
+    """Group -> its choice, together with the choice from a group that changes with it.
 
-    None unless every override chooses an option of conf/, each from a different group.
+    None if an override is not a choice of an option of conf/, or if two overrides choose from one
+    group.
 
     >>> _plain_choices(["loader=raw", "dataset=photos", "decoder=pil"])
     {'loader': ('loader=raw',), 'dataset': ('dataset=photos', 'decoder=pil')}
@@ -120,15 +125,18 @@ def _plain_choices(overrides: Sequence[str]) -> dict[str, tuple[str, ...]] | Non
 def _combine_choices(
     base: DictConfig, chosen: Mapping[str, DictConfig], parts: Mapping[str, frozenset[str]]
 ) -> DictConfig | None:
-    """The configuration with all choices; None if two groups' choices change the same part.
+    """The configuration with all choices; None if two groups' choices exclude each other.
+
+    That is so if both change the same part, or if both change the order of the parts.
 
     base: the configuration without choices.
     chosen: group -> the configuration with only this group's choices.
-    parts: group -> the parts, names at the top level, that these choices change.
+    parts: group -> the parts that these choices change.
     """
     if sum(map(len, parts.values())) > len(set[str]().union(*parts.values())):
         return None
-    # A choice that adds or removes a part changes the order of the parts.
+    # A choice that adds or removes a part changes the order of the parts. The result begins as the
+    # configuration of this choice, so there can be only one of them.
     reordered = [group for group, cfg in chosen.items() if [*cfg] != [*base]]
     if len(reordered) > 1:
         return None
@@ -140,11 +148,11 @@ def _combine_choices(
 
 
 def _parts_that_differ(base: DictConfig, changed: DictConfig) -> frozenset[str]:
-    """Names at the top level with different contents, before interpolations are resolved."""
+    """The parts with different contents, before interpolations are resolved."""
     before, after = (OmegaConf.to_container(cfg, resolve=False) for cfg in (base, changed))
     assert isinstance(before, dict)
     assert isinstance(after, dict)
-    # The text distinguishes 1 from True, and dicts in another order.
+    # repr() distinguishes 1 from True, and dicts with different orders. A comparison does not.
     return frozenset(
         str(name)
         for name in before.keys() | after.keys()

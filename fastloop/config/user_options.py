@@ -1,7 +1,7 @@
 """Use the user's own classes and functions as options: `<group>._target_=module.name`.
 
-`wrap_target` puts them into an option of fastloop's that calls them; `check_own_code` finds wrong
-names and arguments early.
+`wrap_target` makes an option of fastloop's that calls such a class or function, the target.
+`check_own_code` finds wrong names and arguments early.
 """
 
 from __future__ import annotations
@@ -51,10 +51,12 @@ CUSTOM_DATASET = "fastloop.options.dataset.custom.CustomDataset"
 
 
 def wrap_target(group: str, node: Any) -> Any:
-    """Return a node that wraps the user's class or function in the node, or the node unchanged.
+    """The description of an option that calls the user's class or function in the node.
 
-    node: the part of the configuration that describes an option of the group. Raises ConfigError
-    for a `_target_` that can't be imported or called, and for wrong arguments.
+    node: the part of the configuration that describes an option of the group. A node stays as it is
+    if it has no `_target_`, if its target is an option already, or if the group is not in
+    OPTION_METHODS. Raises ConfigError for a `_target_` that can't be imported or called, and for
+    wrong arguments.
     """
     if not isinstance(node, dict) or "_target_" not in node:
         return node
@@ -86,8 +88,8 @@ def wrap_target(group: str, node: Any) -> Any:
 def check_own_code(jobs: Sequence[Mapping[str, Any]]) -> None:
     """Raise ConfigError for a name or an argument of the user's code that does not exist.
 
-    Only the text of the user's module is read. Nothing is imported, so the error appears at once;
-    errors that the text does not show appear later. jobs: configurations.
+    Only the text of the user's module is read. Nothing is imported, so the error appears at once.
+    Errors that the text does not show appear later. jobs: the configuration of each job.
     """
     seen = set[str]()
     for job in jobs:
@@ -121,10 +123,11 @@ def _check_node(group: str, node: Mapping[str, Any]) -> None:
 def _refuse_arguments(
     prefix: str, target: str, given: Mapping[str, Any], parameters: Parameters | None
 ) -> None:
-    """Raise ConfigError for an argument that the target does not accept, and for a missing argument
-    of a Dataset or a model.
+    """Raise ConfigError for an argument that the target does not accept.
 
-    prefix: the names of the arguments' settings without the last part, such as `dataset.kwargs`.
+    Also raise it for a missing argument of a Dataset or a model. prefix: the names of the
+    arguments' settings without the last part, such as `dataset.kwargs`. given: the arguments, by
+    name. parameters: those of the target; None: not known, and nothing is checked.
     """
     if parameters is None:
         return
@@ -134,18 +137,20 @@ def _refuse_arguments(
             continue
         meant = closest_name(name, known)
         hint = f"{suggest(f'{prefix}.{meant}')} " if meant else ""
-        # The first argument of a function of samples is the sample, and so is no allowed setting.
+        # The first argument of a function that is called with samples is the sample, so it is not
+        # listed as an allowed setting.
         first = known[:1] if prefix in SAMPLE_FUNCTIONS and meant not in known[:1] else []
         named = [each for each in known if each not in parameters.required & {*first}]
         allowed = ", ".join(f"{prefix}.{each}" for each in named) or "none"
         text = f"{prefix}.{name}={format_value(value)}: {target} has no argument {name}"
         raise ConfigError(f"{text}; {hint}allowed: {allowed}")
     # In other groups, fastloop itself passes required arguments: some to loaders, and the samples
-    # to functions of samples.
+    # to collates and transforms.
     group = prefix.partition(".")[0]
     if group not in ("dataset", "model"):
         return
-    # Hydra passes _args_ by position, and with _partial_ the caller passes the rest.
+    # Arguments may be missing here if Hydra passes others by position (_args_), or if the caller
+    # passes the rest (_partial_).
     if given.get("_args_") or given.get("_partial_"):
         return
     offered = OFFERED_TO_MODEL if group == "model" else ()
@@ -184,7 +189,10 @@ def _group_of_argument(override: str) -> str:
 
 
 def user_targets(values: Mapping[str, Any], overrides: Sequence[str]) -> dict[str, str]:
-    """Group -> the `_target_` that the command line has set."""
+    """The `_target_` that the command line has set, by group; only groups in which it has.
+
+    values: the configuration of a job.
+    """
     return {
         group: values[group]["_target_"]
         for group in OPTION_METHODS
@@ -193,7 +201,10 @@ def user_targets(values: Mapping[str, Any], overrides: Sequence[str]) -> dict[st
 
 
 def loader_brings_data(job: Job, choices: Mapping[str, str], overrides: Sequence[str]) -> bool:
-    """True if a user's loader takes no dataset and the command line names none."""
+    """True if a user's loader takes no dataset and the command line names none.
+
+    choices: group -> name of the chosen option.
+    """
     from fastloop.core.traits import LoaderTraits, traits_of
 
     if not traits_of(LoaderTraits, job.loader).brings_data:

@@ -1,4 +1,4 @@
-"""Turn the overrides of a command line into the text of a file that `experiment=` takes."""
+"""Turn the overrides of a command line into an experiment's file, which `experiment=` selects."""
 
 from __future__ import annotations
 
@@ -14,8 +14,9 @@ from fastloop.config.catalogue import default_options
 def experiment_yaml(overrides: Sequence[str], question: str) -> str | None:
     """The text of an experiment's file; None if a file can't hold one of the overrides.
 
-    A file holds options and values, but neither deletions nor options of groups without a default.
-    question: the comment in its first line, as in the files of experiments/.
+    A file holds options and values. It can't hold deletions, several values of a setting, or
+    overrides with a package, such as store@loader.store=npy. question: the comment above the
+    options, as in the files of experiments/.
     """
     parsed = OverridesParser.create().parse_overrides(list(overrides))
     options = []
@@ -36,4 +37,5 @@ def experiment_yaml(overrides: Sequence[str], question: str) -> str | None:
 
 
 def _is_option(override: Override) -> bool:
+    """True if the override chooses the option of a group of which every job has an option."""
     return override.key_or_group in default_options() and not isinstance(override.value(), dict)

@@ -23,20 +23,25 @@ from fastloop.reporting.limit_text import describe_work
 from fastloop.reporting.summary import Comparison, Row, ratio_by_round
 
 MOST_SENTENCES = 3
-"""Maximum number of sentences of a verdict; further ones are dropped."""
+"""Maximum number of sentences in a verdict; the last ones are dropped if there are more."""
 MOST_NAMED = 4
 """Maximum number of jobs of a tie that are named."""
 LESS_FAR, MORE_KEPT = 0.1, 0.1
-"""Differences of Shuffling.distance and neighbours_kept beyond which a job shuffles less than
-another, if the difference is not due to chance."""
+"""Least differences of `Shuffling.distance` and of `Shuffling.neighbours_kept` between two jobs of
+which one shuffles less. Chance may require larger differences, see BEYOND_CHANCE."""
 BEYOND_CHANCE = 4
-"""A difference that exceeds this number of standard deviations is not due to chance. They are those
-of the difference between two uniform shuffles. Only one normal value in 30,000 lies that far above
-the mean; the limit is so high because all pairs of jobs are compared."""
+"""Number of standard deviations that a difference between two jobs has to exceed, so that it is not
+due to chance. The standard deviation is that of the difference between two uniform shuffles. One
+normal value in 30,000 lies that far above the mean. The limit is so high because all pairs of jobs
+are compared."""
 
 
 def verdict(comparison: Comparison) -> str:
-    """The winner and its lead, or the tie and how sure it is, or the reason for no ranking."""
+    """The verdict on the jobs of a comparison.
+
+    The verdict names the winner and the lead, the tie and its certainty, or the reason for no
+    ranking. Sentences on weaker shuffling and on the machine's limit follow if there is room.
+    """
     sentences = [*_outcome(comparison), shuffling_sentence(comparison), _limit(comparison)]
     return " ".join([sentence for sentence in sentences if sentence][:MOST_SENTENCES])
 
@@ -99,7 +104,7 @@ def _describe_tie(comparison: Comparison, names: Mapping[str, str]) -> str:
 
 
 def _hint(comparison: Comparison) -> str:
-    """Ways to decide a tie: about how many trials, and trials=auto if it has not been tried."""
+    """Ways to decide a tie: a number of trials, and trials=auto unless the sweep has used that."""
     enough = comparison.enough_trials
     ran = max(len(row.seconds) for row in comparison.rows)
     is_auto = comparison.look_share is not None
@@ -112,8 +117,11 @@ def _hint(comparison: Comparison) -> str:
 
 
 def _lead(comparison: Comparison, best: Row) -> str:
-    """Speed as a multiple of the baseline's speed, or else of the next slower job's, after a
-    colon."""
+    """Text that begins with a colon: the speed of `best` as a multiple of another job's speed.
+
+    The other job is the baseline. If there is none, or `best` is the baseline, it is the fastest
+    job that is surely slower. Empty if there is no other job, or no ratio to its times.
+    """
     base = comparison.row(comparison.baseline)
     other = base if base and base is not best else _next_slower(comparison, best)
     if other is None:
@@ -130,9 +138,10 @@ def _lead(comparison: Comparison, best: Row) -> str:
 
 
 def _lead_of_all(comparison: Comparison, best: list[Row]) -> str:
-    """Speeds of a tie's jobs as multiples of the baseline's speed, or the time that they take.
+    """The speeds of a tie's jobs as multiples of the baseline's speed, or else their times.
 
-    Empty if there is a baseline, but no ratio to it.
+    Times are named if there is no baseline outside of the tie. Empty if there is such a baseline,
+    but no ratio to it.
     """
     unit = unit_of_all([row.median_s for row in best])
     medians = sorted(row.median_s for row in best)
@@ -183,7 +192,10 @@ def _loader_of_all(comparison: Comparison, best: list[Row]) -> str:
 
 
 def _limit(comparison: Comparison) -> str:
-    """A sentence on the first job's share of the limit."""
+    """A sentence on the share of the machine's limit that the first job reaches; empty if unknown.
+
+    The limit is the speed at which the machine does the same work without a loader.
+    """
     # If there is a single job, the first sentence has its share already.
     first = comparison.rows[0]
     if len(comparison.rows) == 1 or first.limit_fraction is None:
@@ -193,7 +205,7 @@ def _limit(comparison: Comparison) -> str:
 
 
 def _time(row: Row) -> str:
-    """The median of a job with its interval and its share of the limit."""
+    """The median time of a trial as text, with its interval and the job's share of the limit."""
     unit = unit_of(row.median_s)
     bounds = ""
     if row.interval_s and row.interval_s[1] < WIDEST_INTERVAL * row.interval_s[0]:
@@ -206,7 +218,10 @@ def _time(row: Row) -> str:
 
 
 def _bounds(ratio: Ratio, is_sure: bool) -> str:
-    """The interval after a semicolon; empty if it is too wide, or contradicts the ranks."""
+    """The ratio's interval after a semicolon; empty if it is too wide, or contradicts the ranks.
+
+    is_sure: True if the ranks say that one of the two jobs is surely faster.
+    """
     # The ranks use the noise of all jobs, the interval only that of two: with three or four trials
     # a job may be surely faster although the interval includes 1.
     low, high = ratio.low, ratio.high
@@ -220,7 +235,7 @@ def _bounds(ratio: Ratio, is_sure: bool) -> str:
 
 
 def _list(names: Sequence[str]) -> str:
-    """The names in words; if they are many, the first ones and the number of the others."""
+    """The names in words; if there are more than MOST_NAMED, the last ones as a number."""
     if len(names) > MOST_NAMED:
         left = len(names) - MOST_NAMED + 1
         names = [*names[: MOST_NAMED - 1], f"{left} others"]
@@ -231,8 +246,10 @@ def _list(names: Sequence[str]) -> str:
 
 
 def shuffling_sentence(comparison: Comparison) -> str:
-    """A sentence that names the fastest job of those that shuffle most, if a faster one shuffles
-    less; else empty."""
+    """A sentence on faster jobs that shuffle less; empty if there are none.
+
+    The sentence names these jobs, and the fastest of the jobs that shuffle most.
+    """
     jobs = [row for row in comparison.rows if _shuffling(row.result)]
     results = [row.result for row in jobs]
     best = [row for row in jobs if not any(shuffles_less(row.result, each) for each in results)]
@@ -253,8 +270,10 @@ def shuffling_sentence(comparison: Comparison) -> str:
 
 
 def shuffles_less(result: Result, other: Result) -> bool:
-    """True if a job shuffles less than another one, by more than chance; False if the shuffling of
-    one of them is not known."""
+    """True if a job shuffles less than another one, by more than chance.
+
+    False if the shuffling of one of the two jobs is not known.
+    """
     own, others = _shuffling(result), _shuffling(other)
     if not own or not others:
         return False
@@ -276,6 +295,7 @@ class _Chance(NamedTuple):
 
 
 def _shuffling(result: Result) -> Shuffling | None:
+    """The job's shuffling, from the trial that was compared with the dataset; None if unknown."""
     return result.shadow.shuffling if result.shadow else None
 
 
@@ -291,8 +311,9 @@ def _chance(result: Result) -> _Chance:
         # The variance of Spearman's footrule, (n + 1) (2 n² + 7) / 45 (Diaconis and Graham 1977),
         # for many samples and with the mean distance of n/3 as the unit.
         distance=math.sqrt(0.4 / samples),
-        # There are as many independent draws as samples, and each keeps its neighbour with this
-        # probability. If a batch has all samples, it keeps all, and the figure is always 0.
+        # `kept` is the probability that a uniform shuffle keeps a neighbour, in as many independent
+        # draws as there are samples. The figure is divided by 1 - kept, so that it is 1 in stored
+        # order. If a batch has all samples, all neighbours are kept, and the figure is always 0.
         neighbours_kept=math.sqrt(kept / (1 - kept) / samples) if kept < 1 else 0.0,
     )
 

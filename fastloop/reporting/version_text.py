@@ -30,8 +30,9 @@ TITLES = {
     CheckStatus.OTHER_DATA: "other samples",
     CheckStatus.NOT_JUDGED: "not judged",
 }
-"""The title of the Markdown by status."""
+"""Status -> the title of the Markdown."""
 Results = Mapping[str, Result]
+"""Name of a job -> its result."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,10 +40,15 @@ class VersionOutcome:
     """The trials of two versions, and the conclusions from them."""
 
     base_label: str
+    """The name of the base version in sentences."""
     new_label: str
+    """The name of the new version in sentences."""
     base: Results
+    """The results of the base version."""
     new: Results
+    """The results of the new version."""
     changes: Sequence[CostChange]
+    """The change in time of each benchmark of each job."""
     fail_above: float
     """Allowed regression in percent."""
     effort: str
@@ -52,7 +58,7 @@ class VersionOutcome:
 
     @property
     def status(self) -> CheckStatus:
-        """The exit status."""
+        """The outcome of the check, which is also its exit status."""
         if self.other_samples:
             return CheckStatus.OTHER_DATA
         judgements = [judge_change(each, self.fail_above) for each in self.changes]
@@ -123,7 +129,10 @@ def _answer(found: VersionOutcome) -> str:
 
 
 def _no_answer(found: VersionOutcome, unknown: Sequence[CostChange]) -> str:
-    """A sentence on the reason why nothing is known."""
+    """The sentence that says why the check has no answer.
+
+    unknown: the changes that can't be judged.
+    """
     for label, results in ((found.base_label, found.base), (found.new_label, found.new)):
         failed = next((each for each in results.values() if each.status != "FINISHED"), None)
         # The reason, which may be long, is in the lines below.
@@ -141,11 +150,12 @@ def _no_answer(found: VersionOutcome, unknown: Sequence[CostChange]) -> str:
 
 
 def _width(change: CostChange) -> float:
+    """The quotient of the ends of the change's interval; 0 without an interval."""
     return change.ratio.high / change.ratio.low if change.ratio else 0.0
 
 
 def _takes(change: CostChange) -> str:
-    """The ratio of a change with its interval and both times."""
+    """The clause with the ratio of a change, its interval and both times."""
     times = describe_times(change)
     if change.ratio is None:
         return f"{change.benchmark} of {change.job} takes {times}"
@@ -156,6 +166,7 @@ def _takes(change: CostChange) -> str:
 
 
 def _samples(result: Result) -> str:
+    """The number of samples and the beginning of their digest, as text."""
     return f"{result.num_samples:,} samples, digest {result.content[:8] or 'unknown'}"
 
 
@@ -173,7 +184,7 @@ def describe_versions(found: VersionOutcome) -> str:
 
 
 def versions_markdown(found: VersionOutcome) -> str:
-    """A comment for a pull request."""
+    """The comment for a pull request, as Markdown that begins with MARKER."""
     title = TITLES[found.status]
     rows = [
         ["job", "benchmark", "base", "new", "new / base", "95 %"],

@@ -38,9 +38,10 @@ FINAL_STATUSES = ("FINISHED", "FAILED")
 
 @dataclass(frozen=True, kw_only=True)
 class SuiteRun:
-    """A command to measure workloads; the folder holds a sweep for each."""
+    """A command that measures workloads, each by a sweep of its own."""
 
     scope: Scope
+    """The effort: quick, full or claims; see OF_SCOPE in workloads.py."""
     folder: Path
     """The folder of the sweeps."""
     workloads: tuple[SuiteWorkload, ...] = WORKLOADS
@@ -53,7 +54,7 @@ class SuiteRun:
 
     @property
     def is_whole(self) -> bool:
-        """True if nothing is left out."""
+        """True if the command measures all loaders and all workloads."""
         return not self.loaders and self.workloads == self.all_workloads
 
     @property
@@ -71,6 +72,7 @@ class MeasuredRow:
     """A row of a workload, with its result once it is measured."""
 
     row: SuiteRow
+    """The loader with its settings."""
     reason: str
     """The reason why the row is left out; empty if it is measured."""
     result: Result | None = None
@@ -110,8 +112,10 @@ def _plan(run: SuiteRun, workload: SuiteWorkload) -> list[MeasuredRow]:
 def _measure(
     run: SuiteRun, workload: SuiteWorkload, rows: Sequence[MeasuredRow]
 ) -> MeasuredWorkload:
-    """Measure these rows; returns the workload with their results, or with the reasons for having
-    none."""
+    """Measure these rows of a workload, and return the workload with the results.
+
+    A row that can't be measured has a reason in place of a result.
+    """
     folder = run.folder / workload.name
     requests = _requests(run, workload, [each.row for each in rows if not each.reason], folder)
     unsupported = _reasons_if_none_runs(requests)
@@ -132,7 +136,7 @@ def _measure(
 
 
 def _reasons_if_none_runs(requests: Mapping[SuiteRow, JobRequest]) -> dict[SuiteRow, str]:
-    """The reason for each row, if none of the requests can run here; empty if one can."""
+    """Row -> the reason why its job can't run on this machine; empty if any of the jobs can."""
     from fastloop.sweep.early_check import UNSUPPORTED, reason_against
 
     # A sweep in which no job can run ends without a result, and would end the suite.
@@ -147,10 +151,10 @@ def _reasons_if_none_runs(requests: Mapping[SuiteRow, JobRequest]) -> dict[Suite
 def _measure_requests(
     workload: SuiteWorkload, requests: Sequence[JobRequest], folder: Path
 ) -> dict[str, Result]:
-    """Measure the requests that have no final result in the folder; returns all final results by
-    the hash of the configuration.
+    """Measure the requests that have no final result in the folder.
 
-    Raises UsageError if nothing could be measured.
+    Returns hash of the configuration -> final result, see `_final_results`. Raises UsageError if
+    nothing could be measured.
     """
     from fastloop.processes.signals import exit_if_signalled
     from fastloop.sweep.measure import measure
@@ -171,8 +175,8 @@ def _requests(
 ) -> dict[SuiteRow, JobRequest]:
     """The request of each row's job.
 
-    The requests resume the sweep that the folder holds if it has one of these jobs. Otherwise each
-    job gets a new folder.
+    If the workload's folder has a result of one of these jobs, the requests resume the sweep in
+    that folder. Otherwise the jobs get new folders, and earlier results stay in theirs.
     """
     in_folder = {result.tags.get("config_hash") for result in _results(folder)}
     if not in_folder:
@@ -182,7 +186,7 @@ def _requests(
     requests = _compose(run, workload, rows, folder, changes)
     if not in_folder.isdisjoint(map(config_hash, requests.values())):
         return requests
-    # The folder has only other jobs, such as those of other loaders. They keep their folders.
+    # The folder has only other jobs, such as those of other loaders, which keep their folders.
     requests = _compose(run, workload, rows, folder, run.changes)
     return {
         row: replace(request, folder=folder / f"{number}-{os.getpid()}")
@@ -197,8 +201,10 @@ def _compose(
     folder: Path,
     changes: Sequence[str],
 ) -> dict[SuiteRow, JobRequest]:
-    """Compose the request of each row's job with these changes. Raises UsageError for a wrong
-    override."""
+    """Compose the request of each row's job with these changes.
+
+    Raises UsageError for a wrong override.
+    """
     jobs = [overrides_of(workload, row, run.scope, changes) for row in rows]
     with usage_errors():
         requests = compose_requests(jobs, folder) if jobs else []
@@ -208,7 +214,8 @@ def _compose(
 def _final_results(requests: Sequence[JobRequest], folder: Path) -> dict[str, Result]:
     """Hash of the configuration -> the final result in the folder, for each request that has one.
 
-    A result of other code, other versions or fewer trials is left out.
+    A final result need not be measured again. A result of other code, of other versions or of fewer
+    trials is not final.
     """
     from fastloop.sweep.environment_facts import describe_environment
 
@@ -223,10 +230,11 @@ def _final_results(requests: Sequence[JobRequest], folder: Path) -> dict[str, Re
         there = result.environment
         trials = request.job.trials
         is_same = all(there.get(name) == here[name] for name in ("code", "versions", "python"))
-        # `seconds` may have ended the rounds before the last trial that was asked for.
+        # A job that was asked for the same number of trials may have fewer, because the setting
+        # `seconds` limits the time of the rounds.
         has_all = result.status == "FAILED" or result.params.get("trials") == trials
         has_all = has_all or len(result.trials) >= request.job.most_trials
-        # A job that is unsupported may end before its environment is described.
+        # An unsupported job may end before its environment is described, which is empty then.
         if has_all and (is_same or not there):
             final[key] = result
     return final
@@ -234,5 +242,6 @@ def _final_results(requests: Sequence[JobRequest], folder: Path) -> dict[str, Re
 
 def _results(folder: Path) -> list[Result]:
     """All results of the folder."""
-    # load_results is not used, as it leaves out a job of the same name, such as one of other data.
+    # load_results is not used: of two jobs with the same name, such as those of different data, it
+    # leaves out one.
     return [load_result(path, "suite") for path in sorted(folder.glob(f"*/{RESULT_FILE}"))]

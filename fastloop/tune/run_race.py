@@ -44,29 +44,32 @@ from fastloop.tune.surrogate import Surrogate, make_surrogate
 from fastloop.tune.tune_file import TuneFile
 
 SHORTEST_LIMIT_S = 5.0
-"""Minimum time limit of a trial, so that a slow start of its process does not end it."""
+"""Minimum time limit of a trial in seconds: a slow start of its process must not end the trial."""
 
 
 @dataclass(kw_only=True)
 class RaceSchedule:
-    """The schedule of a sweep that races its jobs; the first job is the present configuration."""
+    """The schedule of a sweep that races its jobs.
+
+    The first job has the present configuration, which is the user's own.
+    """
 
     surrogate: Surrogate
-    """The surrogate of the jobs, in their order."""
+    """The model that predicts the jobs' costs; its names are in the order of the jobs."""
     objective: str
     """The name of the cost, see objective.py."""
     rules: RaceRules
     """The rules of the race."""
     spending: Spending
-    """The budget and what is spent of it."""
+    """The budget, and the time and the trials that were spent."""
     file: TuneFile
-    """Plan, costs and spending, saved after each trial."""
+    """The content of tune.json: the plan, the costs of passes and the time that was spent."""
     folder: Path
-    """The sweep's folder, which has the file."""
+    """The folder of the sweep and of tune.json."""
     trials: _Trials | None = None
-    """None until the race begins."""
+    """The trials of the race; None until the race begins."""
     outcome: RaceResult | None = None
-    """None until the race has ended."""
+    """The outcome of the race; None until the race has ended."""
     unobserved: list[str] = field(default_factory=list)
     """Names of configurations that got no pass after the race, because no time was left."""
 
@@ -81,14 +84,14 @@ class RaceSchedule:
         # the winner's data is compared in a pass after the race.
         for state in states:
             state.shadow_number = None
-        # This round without a number only prepares the data. Otherwise the first trial would
-        # prepare it, and the time of both would be taken for the price of later trials.
+        # A round without a number only prepares the data. If the first trial had to prepare it, the
+        # race would expect later trials to take as long as both together.
         run_round(states[:1], None)
         if self.file.raced_from_s is None:
             self.file.raced_from_s = self.spending.seconds_used
         self.spending.continue_from(self.file.raced_from_s)
-        # The time for the ending is reserved before the race. A change during the first trial would
-        # count as a part of that trial's price.
+        # The time for reporting the outcome is reserved before the race. If it were reserved during
+        # the first trial, it would count as a part of that trial's price.
         self.spending.ending_s = self.spending.find_ending_s()
         trials = self.trials = _Trials(
             states=dict(zip(self.surrogate.names, states, strict=True)),
@@ -151,27 +154,34 @@ class _Trials:
     objective: str
     """The name of the cost, see objective.py."""
     spending: Spending
+    """The budget, and the time and the trials that were spent."""
     file: TuneFile
-    """Plan, costs and spending, saved after each trial."""
+    """The content of tune.json, which is written after each trial."""
     folder: Path
+    """The folder of tune.json."""
     timeout_s: float
     """The user's own limit of a trial, in seconds."""
     ending_s: float
-    """Seconds that are reserved for reporting the outcome."""
+    """Seconds that are reserved for reporting the outcome, besides those for each job that has
+    begun."""
     _orders: dict[int, list[str]] = field(default_factory=dict)
     """Names in the order of their trials, by round."""
 
     @property
     def is_present_stopped(self) -> bool:
-        """True if a trial of the present configuration was stopped by the budget, and not by the
-        user's own limit."""
+        """True if the budget has stopped a trial of the present configuration.
+
+        A trial that the user's own limit has stopped does not count.
+        """
         state = self.states[YOURS]
         is_stopped = state.result.failure_kind == FailureKind.TIMEOUT
         return is_stopped and state.entry.job.trial_timeout_s < self.timeout_s
 
     def note_rounds(self) -> None:
-        """Add to each job's result the order in which the jobs of its rounds ran; a trial knows
-        only its own job."""
+        """Note in each job's result the order in which the jobs of its rounds ran.
+
+        A trial itself knows only its own job.
+        """
         for name, state in self.states.items():
             if state.is_running and state.prepared is not None:
                 orders = [order for order in self._orders.values() if name in order]
@@ -179,12 +189,12 @@ class _Trials:
                 state.update(rounds=names)
 
     def measure(self, name: str, number: int, room: float) -> float | None:
-        """Measure a trial, unless an earlier session has run it; returns its cost, or None if it
-        failed.
+        """Measure one trial of a configuration; returns its cost, or None if it has failed.
 
-        A session is one run of the command; a resumed race has several. room: the share of the
-        budget that the trial may take. Raises NoRoomError if the budget has stopped a trial of the
-        present configuration.
+        A session is one run of the command; a resumed race has several. A trial that an earlier
+        session has run is not run again. number: that of the round. room: the share of the budget
+        that preparing the data and the trial may take. Raises NoRoomError if the budget has stopped
+        a trial of the present configuration.
         """
         state = self.states[name]
         before_s = self.spending.seconds_used
@@ -192,8 +202,8 @@ class _Trials:
         self.spending.ending_s = self.ending_s + ENDING_OF_JOB_S * begun
         self._orders.setdefault(number, []).append(name)
         self._prepare_within(name, room)
-        # A job can lose its earlier trials, for example because code has changed. It then begins
-        # again, without the costs of its passes, which are those of the old code.
+        # A job loses its earlier trials if, for example, code has changed. The costs of its passes
+        # are then those of the old code, so they are removed, too.
         if not state.result.trials:
             self.file.costs.pop(name, None)
         is_known = number in state.trial_numbers or str(number) in self.file.costs.get(name, {})
@@ -203,8 +213,8 @@ class _Trials:
                 self.run_round([state], number)
             cost = self._find_cost(state, number)
         else:
-            # The cost is that of an instrumented pass. One trial runs before the passes, because it
-            # compares the data of the configuration, which these passes don't.
+            # The cost is that of an instrumented pass. Such passes do not compare the data of the
+            # configuration, but trials do. One trial therefore runs before the passes.
             if state.is_running and not state.result.trials:
                 self.run_round([state], number)
             cost = self._run_pass(name, number)
@@ -219,8 +229,8 @@ class _Trials:
     def _prepare_within(self, name: str, room: float) -> None:
         """Prepare the configuration's data if this is its first trial, and set its time limits.
 
-        If the budget is a time, preparing and the trial after it take at most the share `room` of
-        the budget, but each of them may take SHORTEST_LIMIT_S.
+        If the budget is a time, the preparation and the trial together may take the share `room` of
+        the budget. Each of the two may take SHORTEST_LIMIT_S even if that is more.
         """
         state = self.states[name]
         before_s = self.spending.seconds_used
@@ -233,8 +243,11 @@ class _Trials:
             self.limit_s(name, room_s - (self.spending.seconds_used - before_s))
 
     def limit_s(self, name: str, seconds: float) -> None:
-        """Limit the time of preparing the configuration's data, of its trials and of its passes;
-        the user's own limit also applies to trials and passes."""
+        """Limit the time of preparing the configuration's data, of its trials and of its passes.
+
+        The user's own limit also applies to trials and passes. seconds: the limit, raised to
+        SHORTEST_LIMIT_S if it is below that; infinite: only the user's own limit applies.
+        """
         state = self.states[name]
         limit_s = max(SHORTEST_LIMIT_S, seconds)
         job = replace(state.entry.job, trial_timeout_s=min(self.timeout_s, limit_s))
@@ -250,8 +263,11 @@ class _Trials:
         return TRIAL_COSTS[self.objective](windows[0]) if windows else None
 
     def _run_pass(self, name: str, number: int) -> float | None:
-        """Run an instrumented pass, an epoch that records its waits, unless an earlier session has
-        run it; returns its cost, or None if it failed."""
+        """Run an instrumented pass of a configuration; returns its cost, or None if it has failed.
+
+        An instrumented pass is an epoch that records the waits of its loop. A pass that an earlier
+        session has run is not run again. number: that of the round.
+        """
         state = self.states[name]
         known = self.file.costs.setdefault(name, {})
         if not state.is_running or state.prepared is None:
@@ -269,8 +285,11 @@ class _Trials:
         return known[str(number)]
 
     def _note_spending(self, name: str, number: str, *, is_measured_now: bool) -> None:
-        """Write the seconds spent so far. If an earlier session has run this trial, continue from
-        the seconds that the earlier session wrote."""
+        """Write the seconds that were spent so far to tune.json.
+
+        If an earlier session has run this trial, the spending continues from the seconds that the
+        earlier session has written.
+        """
         spent_s = self.file.spent_s.get(name, {})
         # A resumed race is repeated from its start. With the same costs and the same spending, it
         # makes the same choices up to the interruption.
@@ -333,9 +352,12 @@ def run_race(
 
 
 def _choose_rules(budget: TuneBudget, first: Sequence[str]) -> RaceRules:
-    """Choose the rules of a race with this budget. first: names that run first."""
-    # The passes after a race take time, but are not trials. So a budget that counts trials need not
-    # keep room for them.
+    """Choose the rules of a race with this budget.
+
+    first: names of the configurations that are tried first.
+    """
+    # The passes after a race take time, but they are not trials. A budget that counts trials
+    # therefore need not keep room for the passes.
     finishing = 0 if budget.seconds is None else PASSES_AFTER_RACE
     return RaceRules(finishing=finishing, first=tuple(first))
 

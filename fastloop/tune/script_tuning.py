@@ -48,8 +48,8 @@ LEAST_BUDGET_S = 10.0
 """Minimum budget in seconds: it must have time for two runs of a script, each with an import of
 torch, and for a race."""
 FIRST_SHARE = 0.5
-"""The observed run is stopped after this share of the budget, even if no batch has come by then:
-the second run would take as long to reach its loop."""
+"""Share of the budget after which the observed run is stopped even if no batch has come: the second
+run would take as long to reach its loop."""
 LATE_S = 30.0
 """A script that still runs this many seconds after its race should have ended is killed."""
 LOOK_SHARE, LEAST_LOOK_S, MOST_LOOK_S = 0.15, 3.0, 30.0
@@ -60,7 +60,7 @@ POLL_S = 0.2
 
 @dataclass(frozen=True, kw_only=True)
 class TunedScript:
-    """The result of tuning a script, as the command prints and writes it."""
+    """The result of tuning a script: a text to print, and a patch to write to a file."""
 
     text: str
     """The verdict, with the place of the call and its change."""
@@ -80,7 +80,7 @@ def check_budget(budget_s: float) -> None:
 def check_rest(spending: Spending, findings: ScriptFindings, found: LoopFindings) -> None:
     """Raise UsageError, with a budget that suffices, if the second run has no time for a race.
 
-    findings: the observed run. found: the loop that is tuned.
+    findings: those of the observed run. found: the loop that is tuned.
     """
     again_s = outside_s(findings)
     if again_s < spending.remaining_s:
@@ -89,7 +89,7 @@ def check_rest(spending: Spending, findings: ScriptFindings, found: LoopFindings
     from fastloop.tune.loop_trials import BUDGET_MARGIN
     from fastloop.tune.script_race import forecast_race_s
 
-    # Other loops may run before the one that is raced, so their time counts, too.
+    # Other loops may run before the loop of the race, so their time counts, too.
     until_race_s = max(again_s, (findings.seconds or 0.0) - found.seconds)
     needed_s = BUDGET_MARGIN * (until_race_s + forecast_race_s(found))
     reason = f"the script takes {again_s:.0f} s outside of its loops, and runs again"
@@ -108,7 +108,7 @@ def check_outcome(spending: Spending, outcome: ScriptOutcome) -> None:
 
 
 def find_sufficient_s(spending: Spending, needed_s: float) -> int:
-    """Find a budget, in whole seconds, that suffices for the seconds spent and `needed_s` more."""
+    """Find a budget, in whole seconds, that suffices for the time spent and `needed_s` more."""
     given_s, spent_s = spending.budget.seconds or 0.0, spending.seconds_used
     least_s = math.floor(given_s) + 1
     # With a larger budget, the observed run takes longer, and more time is reserved for reporting
@@ -131,9 +131,9 @@ def choose_loop(
 ) -> LoopFindings:
     """Choose the loop over a DataLoader that waits longest.
 
-    arguments: the script and its arguments. late_s: seconds after which the script was stopped;
-    None if it ended before. Raises UsageError if there is no such loop, or if several processes of
-    distributed training run it.
+    findings: those of the observed run. arguments: the script and its arguments. late_s: seconds
+    after which the run was stopped; None if it ended before. Raises UsageError if the script has no
+    such loop, or if several processes of distributed training run the loop.
     """
     script = " ".join(arguments[: 2 if arguments[0] == "-m" else 1])
     loops = [each for each in findings.loops if each.facts.get("made_at")]
@@ -162,9 +162,10 @@ def refuse_ranks(arguments: Sequence[str]) -> str:
 
 
 def choose_settings(found: LoopFindings) -> dict[str, dict[str, Any]]:
-    """Choose the configurations of the race: DataLoader's settings by name, the present one first.
+    """Choose the configurations of the race, the present one first.
 
-    The setting `fastloader` is True if FastLoader takes the place of DataLoader.
+    Returns name of a configuration -> DataLoader's settings. The setting `fastloader` is True if
+    FastLoader takes the place of DataLoader.
     """
     facts = found.facts
     present = {
@@ -179,9 +180,9 @@ def choose_settings(found: LoopFindings) -> dict[str, dict[str, Any]]:
     if found.samples_wait:
         most = facts["most_workers"]
         counts |= {each for each in WORKERS_FOR_WAITING if most is None or each <= most}
-    # If the script makes a DataLoader for each pass over it, persistent workers can't stay from
-    # pass to pass. They would in the race, which repeats epochs of one loader, so they are not
-    # tried.
+    # If the script makes a new DataLoader for each pass, persistent workers end with the pass. The
+    # race repeats epochs of one DataLoader, so the workers would stay there, and the race would
+    # show a gain that the script does not have. Persistent workers are therefore not tried.
     is_made_anew = 1 < found.passes == found.loaders
     without = {"persistent_workers": False, "prefetch_factor": None}
     every = [present]
@@ -215,7 +216,8 @@ def find_change(settings: Mapping[str, Any], present: Mapping[str, Any]) -> Chan
         for name, value in settings.items()
         if name != "fastloader" and value != present[name]
     }
-    # torch's default of prefetch_factor is in effect anyway, so the call need not name it.
+    # If the call has no prefetch_factor, torch's default is used, so the call need not name that
+    # default.
     if changed.get("prefetch_factor") == TORCH_PREFETCH and not present["prefetch_factor"]:
         del changed["prefetch_factor"]
     return Change(settings=changed, is_fastloader=settings["fastloader"])
@@ -232,9 +234,10 @@ def run_script_race(
 ) -> ScriptOutcome:
     """Run the script until its loop asks for its first batch, and race its DataLoader there.
 
-    found: the loop. settings: those of each configuration, by its name. arguments: the script and
-    its arguments. end_ns: time at which the race ends. folder: gets the plan, the outcome and the
-    script's output.
+    found: the loop. settings: name of a configuration -> its settings. arguments: the script and
+    its arguments. end_ns: time at which the race ends, by the clock of `now_ns`. folder: gets the
+    plan, the outcome and the script's output. begin_step: called with the name of each
+    configuration that is measured.
 
     Raises UsageError, with the last line that the script has printed, if the script ends before its
     loop asks for a batch.
@@ -271,7 +274,8 @@ def _follow(
 ) -> None:
     """Wait for the process, and report the name of each configuration that it measures.
 
-    path: the file to which the process writes the name of the configuration.
+    path: the file to which the process writes the name of the configuration. end_ns: time at which
+    the race ends; the wait ends LATE_S later at most.
     """
     last = ""
     while now_ns() < end_ns + 1e9 * LATE_S:
