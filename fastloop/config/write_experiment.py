@@ -8,7 +8,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
 from omegaconf import OmegaConf
 
-from fastloop.config.catalogue import default_options
+from fastloop.config.catalogue import group_names
 
 
 def experiment_yaml(overrides: Sequence[str], question: str) -> str | None:
@@ -24,11 +24,11 @@ def experiment_yaml(overrides: Sequence[str], question: str) -> str | None:
     for override in parsed:
         if override.is_delete() or override.is_sweep_override() or override.package:
             return None
+        # An experiment can't choose another one, and settings of Hydra belong to the command.
+        if override.key_or_group.startswith("hydra") or override.key_or_group == "experiment":
+            return None
         if _is_option(override):
             options.append({f"override /{override.key_or_group}": override.value()})
-        # An experiment can't choose another one, and settings of Hydra belong to the command.
-        elif override.key_or_group.startswith("hydra") or override.key_or_group == "experiment":
-            return None
         else:
             OmegaConf.update(values, override.key_or_group, override.value(), force_add=True)
     head = f"# @package _global_\n# {question}\n"
@@ -37,5 +37,8 @@ def experiment_yaml(overrides: Sequence[str], question: str) -> str | None:
 
 
 def _is_option(override: Override) -> bool:
-    """True if the override chooses the option of a group of which every job has an option."""
-    return override.key_or_group in default_options() and not isinstance(override.value(), dict)
+    """True if the override chooses an option of a group.
+
+    This includes groups such as decoder, of which a job has no option by default.
+    """
+    return override.key_or_group in group_names() and not isinstance(override.value(), dict)

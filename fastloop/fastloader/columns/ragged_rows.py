@@ -105,9 +105,12 @@ class RaggedTree(Dataset):
         In a batch, a ragged leaf is (padded, lengths) or a list of texts, see `RaggedRows.take`. A
         single index of -1 is the last sample. Raises IndexError for an index out of bounds.
         """
+        # A range refuses indices out of bounds, and counts negative ones from the end.
+        places = range(len(self))
         if isinstance(index, list):
-            return pytree.tree_map(lambda leaf: _take(leaf, index), self.tree)
-        place = range(len(self))[index]
+            chosen = [places[each] for each in index]
+            return pytree.tree_map(lambda leaf: _take(leaf, chosen), self.tree)
+        place = places[index]
         return pytree.tree_map(lambda leaf: _row(leaf, place), self.tree)
 
 

@@ -89,12 +89,13 @@ class TfRecordStore:
             layout = json.loads((folder / LAYOUT).read_text())
             offsets = np.load(folder / INDEX, allow_pickle=False)
             size = path.stat().st_size
-        except (OSError, ValueError) as error:
+            leaves = [(getattr(torch, name), shape) for name, shape in layout["leaves"]]
+            structure = pytree.treespec_loads(layout["structure"])
+        except (OSError, ValueError, KeyError, AttributeError) as error:
             raise BadData(f"{folder}: not a TFRecord store: {error}") from error
         if size != offsets[-1]:
             raise BadData(f"{path}: {size} bytes, but its index ends at {offsets[-1]}")
-        leaves = [(getattr(torch, name), shape) for name, shape in layout["leaves"]]
-        return RecordFile(path, offsets, leaves, pytree.treespec_loads(layout["structure"]))
+        return RecordFile(path, offsets, leaves, structure)
 
 
 def _layout(leaves: list[torch.Tensor], structure: Any) -> str:
