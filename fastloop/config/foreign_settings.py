@@ -88,7 +88,7 @@ def explain_foreign_setting(config_name: str, overrides: Sequence[str], setting:
         allowed = _describe_allowed_settings_of_job(config_name, overrides, setting)
         return unknown_setting(override, overridable_names(), allowed)
     option = _find_option_in(overrides, group)
-    same = same_setting(last, _dotted_settings(group, option))
+    same = same_setting(last, _settings_of_option(group, option))
     hint = f"did you mean {same}? " if same else ""
     _, equals, value = override.partition("=")
     shown = f"{group}.{last}{equals}{value}"
@@ -131,7 +131,7 @@ def describe_allowed_settings(name: str, choices: Mapping[str, str]) -> str:
     option = choices.get(group, "")
     if option not in _settings_by_option(path):
         return ""
-    if known := _dotted_settings(path, option):
+    if known := _settings_of_option(path, option):
         return f"allowed with {group}={option}: {', '.join(known)}"
     listed = f"`fastloop list {group.partition('@')[0]}` lists the others"
     return f"{group}={option} has no settings of its own; {listed}"
@@ -151,7 +151,7 @@ def _describe_options_with(path: str, setting: str) -> str:
     return f"{path}={', '.join(having)}" if having else ""
 
 
-def _dotted_settings(path: str, option: str) -> list[str]:
+def _settings_of_option(path: str, option: str) -> list[str]:
     """Dotted names of the option's settings; empty if the option has none, or is not in conf/."""
     return [f"{path}.{name}" for name in _settings_by_option(path).get(option, [])]
 
