@@ -243,6 +243,13 @@ def option_values(group: str, option: str) -> MappingProxyType[str, Any]:
     return MappingProxyType(values)
 
 
+def names_in_option(group: str, option: str) -> set[str]:
+    """All names in a configuration's part for an option: those in the option's yaml, and `store`
+    for a loader that reads a store."""
+    has_store = group == "loader" and option in options_with_store()
+    return {*option_values(group, option), *(["store"] if has_store else [])}
+
+
 def without_requirements(node: Mapping[str, Any]) -> dict[str, Any]:
     """The settings of an option without its requirements, which are not arguments of its class."""
     return {name: value for name, value in node.items() if name != REQUIREMENTS}
