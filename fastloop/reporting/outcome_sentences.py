@@ -92,7 +92,7 @@ def _fastest_sentence(comparison: Comparison, name: str, best: Row) -> str:
 def _tie_sentences(comparison: Comparison, best: Sequence[Row]) -> list[str]:
     """Sentences on the jobs that share the first rank, and on their speeds.
 
-    They are a single sentence if all jobs are surely as fast as the first.
+    A single sentence says both if all jobs are surely as fast as the first one.
     """
     tie = _describe_tie(comparison, best)
     speeds = _describe_speeds(comparison, best)
@@ -191,7 +191,7 @@ def shuffling_sentence(comparison: Comparison) -> str:
     most = [
         row for row in known if not any(shuffles_less(row.result, each.result) for each in known)
     ]
-    # Two jobs may each shuffle less than the other: one by the distance, one by the neighbours.
+    # Each of two jobs may shuffle less than the other: one by its distance, one by its neighbours.
     if not most:
         return ""
     first = most[0]
@@ -259,7 +259,7 @@ def _is_wide(low: float, high: float) -> bool:
 def _show_beside(unit: TimeUnit, row: Row) -> str:
     """The row's median time, to be read next to a time in `unit`.
 
-    It is in the same unit, unless the number would have more than four digits.
+    The time is in the same unit, unless the number would have more than four digits.
     """
     return show_time(row.median_s, unit if unit.of(row.median_s) < 10_000 else None)
 

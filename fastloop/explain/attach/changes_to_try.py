@@ -59,8 +59,8 @@ def find_fastloader(found: LoopFindings) -> Change | None:
 def choose_changes(found: LoopFindings, batches: int | None = None) -> list[Change]:
     """The changes to try, the most promising first; at most MOST_CHANGES.
 
-    The list begins as the other numbers of workers, see `_change_workers`. These changes are then
-    inserted one after another, and each moves the changes behind its place back:
+    The list begins as the other numbers of workers, see `_change_workers`. Five kinds of changes
+    are then inserted one after another, and each moves the changes behind its place back:
 
     1. other arguments of workers: by predicted gain, see `_place_by_gain`
     2. present workers that stay for the next pass: first
@@ -68,9 +68,9 @@ def choose_changes(found: LoopFindings, batches: int | None = None) -> list[Chan
     4. pinned memory: third
     5. fewer threads of torch: second if workers need the cores, or else third
 
-    For example, of a loop over a DataLoader with 2 workers, on 4 cores, without predictions:
-    steps 2 and 3 make `FastLoader, persistent_workers=True, num_workers=0, num_workers=1, ...`, and
-    steps 4 and 5 insert `torch.set_num_threads(1), pin_memory=True` before `num_workers=0`.
+    For example, for a loop with 2 workers on 4 cores and without predictions, steps 2 and 3 make
+    `FastLoader, persistent_workers=True, num_workers=0, num_workers=1, ...`. Steps 4 and 5 insert
+    `torch.set_num_threads(1), pin_memory=True` before `num_workers=0`.
 
     batches: number of the loop's batches in each run, and in each rank; None: as many as it had.
     """
@@ -106,7 +106,7 @@ def _keep_new_workers(found: LoopFindings) -> dict[str, bool]:
 def _change_workers(found: LoopFindings, kept: Mapping[str, Any]) -> list[Change]:
     """Changes of the number of workers: the largest number first if samples wait.
 
-    Otherwise they are ordered by predicted gain, and the smaller one of two numbers with equal
+    Otherwise the changes are ordered by predicted gain, and the smaller of two numbers with equal
     gains comes first. A number without a prediction counts as a gain of 0.
 
     kept: settings that new workers get.
@@ -144,9 +144,9 @@ def _keep_present_workers(
 
 
 def _pin_memory(found: LoopFindings) -> Change | None:
-    """The change by which batches are pinned; None if they are already, or if it would not help."""
+    """The change by which batches are pinned; None if the script does so, or if it has no use."""
     facts = found.facts
-    # Only a thread that pins batches of workers pins them beside the step.
+    # DataLoader pins in a thread beside the step only if workers make the batches.
     can_help = facts["num_workers"] and facts.get("uses_cuda") and not facts.get("pin_memory")
     return Change(settings={"pin_memory": True}) if can_help else None
 
@@ -154,8 +154,9 @@ def _pin_memory(found: LoopFindings) -> Change | None:
 def _place_by_gain(found: LoopFindings, change: Change, others: Sequence[Change]) -> int:
     """The place of a change among the others, from its predicted gain.
 
-    The place is behind the last change with an equal or greater gain. If samples wait, it is behind
-    the numbers of MANY_WORKERS, or first if the gain is large.
+    The place is behind the last change with an equal or greater gain, or first if there is no such
+    change. If samples wait, the place is third, behind the numbers of MANY_WORKERS, or first if the
+    gain is LARGE_GAIN or more.
     """
     # The gain of FastLoader over a Dataset in Python may not be predicted.
     predicted = find_prediction(found, change) or 0.0
