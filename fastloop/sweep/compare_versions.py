@@ -24,7 +24,7 @@ from fastloop.reporting.version_changes import (
     needs_no_round,
     round_means,
 )
-from fastloop.reporting.version_text import find_other_samples
+from fastloop.reporting.version_outcome import find_other_samples
 from fastloop.sweep.progress import round_reports
 from fastloop.sweep.version_process import (
     BASE,
