@@ -51,14 +51,14 @@ class TuneFile:
     take."""
     raced_from_s: float | None = None
     """Seconds that were spent when the race began; None: it has not begun."""
-    spent_s: dict[str, dict[str, float]] = field(default_factory=dict)
+    spent_s: dict[str, dict[int, float]] = field(default_factory=dict)
     """Name of a configuration -> number of a round -> seconds that were spent by the end of this
     trial."""
-    costs: dict[str, dict[str, float]] = field(default_factory=dict)
+    costs: dict[str, dict[int, float]] = field(default_factory=dict)
     """Name of a configuration -> number of a round -> cost of the pass. Costs of trials are not
     here, but in the results of the jobs."""
 
-    def note_spent(self, name: str, number: str, seconds: float) -> None:
+    def note_spent(self, name: str, number: int, seconds: float) -> None:
         """Note the seconds that were spent at the end of a trial.
 
         If an earlier session has noted this trial, the notes of later trials are shifted by the
