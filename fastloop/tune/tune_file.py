@@ -53,15 +53,15 @@ class TuneFile:
     measured."""
     raced_from_s: float | None = None
     """Seconds that were spent when the race began; None: it has not begun."""
-    spent_s: dict[str, dict[str, float]] = field(default_factory=dict)
+    spent_s: dict[str, dict[int, float]] = field(default_factory=dict)
     """Name of a configuration -> number of a round -> seconds that were spent by the end of this
     trial."""
-    costs: dict[str, dict[str, float]] = field(default_factory=dict)
-    """Name of a configuration -> number of a round -> cost of the pass in seconds. Costs of trials
-    are in the results of the jobs instead."""
+    costs: dict[str, dict[int, float]] = field(default_factory=dict)
+    """Name of a configuration -> number of a round -> cost of the pass. Costs of trials are not
+    here, but in the results of the jobs."""
 
-    def note_spent(self, name: str, number: str, seconds: float) -> None:
-        """Note the seconds that were spent by the end of a trial.
+    def note_spent(self, name: str, number: int, seconds: float) -> None:
+        """Note the seconds that were spent at the end of a trial.
 
         name: name of the configuration. number: number of the round. If an earlier session has
         noted this trial, the notes of all later trials are shifted by the difference, so that the
