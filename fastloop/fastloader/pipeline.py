@@ -252,7 +252,7 @@ class Work:
             return
 
     def _without_threads(self) -> Work:
-        """The same stages, done by the loop's thread alone."""
+        """Stages that the loop's thread does alone."""
         return replace(self, tuning=replace(self.tuning, num_threads=0, waiting_threads=0))
 
     def _map_by_threads(self, num_threads: int, groups: Iterator[StagedGroup]) -> Results:
