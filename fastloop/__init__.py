@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from fastloop.data.image_encodings import LongestSide
-    from fastloop.data.image_store import StoredImages
+    from fastloop.data.stored_images import StoredImages
     from fastloop.data.user_store import open_store, write_store
     from fastloop.explain.attach.watch import watch
     from fastloop.explain.explain_loop import explain_loop as explain
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 MODULES = {
     "data.image_encodings": ("LongestSide",),
-    "data.image_store": ("StoredImages",),
+    "data.stored_images": ("StoredImages",),
     "explain.attach.watch": ("watch",),
     "tune.loop_tuning": ("LoopTuning",),
     "data.user_store": ("open_store", "write_store"),

@@ -16,7 +16,7 @@ import torch
 
 from fastloop.core.launcher import RankTask
 from fastloop.options.launcher.single import SingleLauncher
-from fastloop.processes import monitor
+from fastloop.processes import resources
 from fastloop.processes.resources import sample
 
 
@@ -44,11 +44,11 @@ def main(seconds: float) -> None:
 
     def sample_and_time(pid: int):
         before = time.thread_time()
-        resources = sample(pid)
+        result = sample(pid)
         sample_s.append(time.thread_time() - before)
-        return resources
+        return result
 
-    monitor.sample = sample_and_time
+    resources.sample = sample_and_time
     launcher = SingleLauncher(isolation="forkserver")
     # The first call starts the fork server.
     launcher.call(time.sleep, 0)
@@ -57,12 +57,12 @@ def main(seconds: float) -> None:
         sample_s.clear()
         start, cpu = time.perf_counter(), time.thread_time()
         task = RankTask(function=sleep_with_children, args=(count, seconds))
-        resources = launcher.call_ranks(task, observed=True)[0].resources
+        used = launcher.call_ranks(task, observed=True)[0].resources
         share = (time.thread_time() - cpu) / (time.perf_counter() - start)
-        longest_s, pause_s = max(sample_s), monitor.SAMPLE_INTERVAL_S
+        longest_s, pause_s = max(sample_s), resources.SAMPLE_INTERVAL_S
         print(
-            f"{count:>8} {resources.samples:>8} {1e3 * longest_s:>12.1f} {100 * share:>12.2f}"
-            f" {100 * longest_s / (longest_s + pause_s):>16.2f} {resources.peak_pss_mib:>14.0f}"
+            f"{count:>8} {used.samples:>8} {1e3 * longest_s:>12.1f} {100 * share:>12.2f}"
+            f" {100 * longest_s / (longest_s + pause_s):>16.2f} {used.peak_pss_mib:>14.0f}"
         )
 
 

@@ -14,6 +14,7 @@ import numpy as np
 
 from fastloop.core.auto_trials import LOOKS, MOST_ROUNDS
 from fastloop.reporting.version_changes import (
+    RoundTimes,
     find_version_changes,
     judge_change,
     needs_no_round,
@@ -53,7 +54,7 @@ def run_check(rng, factor, pairs, correlation=0.0, noise=NOISE):
     base, new = (np.exp(noise * _series(rng, trials, correlation)) for _ in range(2))
     both = [round_means(each, pairs) for each in (base, factor * new)]
     for rounds in LOOKS:
-        times = {("job", "traversal"): (both[0][:rounds], both[1][:rounds])}
+        times = {("job", "traversal"): RoundTimes(base=both[0][:rounds], new=both[1][:rounds])}
         if needs_no_round(times, rounds, pairs, FAIL_ABOVE):
             break
     (found,) = find_version_changes(times, pairs)

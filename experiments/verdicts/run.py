@@ -13,7 +13,7 @@ import numpy as np
 from fastloop.core.parts import Part
 from fastloop.explain.ladder import build_ladder
 from fastloop.explain.rung_passes import EpochTimes
-from fastloop.explain.verdict import judge, needs_more_rounds
+from fastloop.explain.verdict import is_undecided, judge
 
 RUNGS = (Part.STEP, Part.COPY, Part.HAND_OFF, Part.COLLATE, Part.TRANSFORM, Part.DECODE)
 KINDS = ("normal 2 %", "normal 5 %", "drift", "heavy", "skewed", "spikes", "one noisy")
@@ -60,7 +60,7 @@ def judge_campaign(kind, generator, rounds, injected):
         for row in truth * np.exp(make_noise(kind, generator, 2 * rounds))
     ]
     ladder = build_ladder(timed[:rounds], 100, {})
-    if needs_more_rounds(ladder):
+    if is_undecided(ladder):
         ladder = build_ladder(timed, 100, {})
     word = judge(ladder, "training", 0.1).word
     wait = ladder.wait_share

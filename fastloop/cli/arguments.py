@@ -52,13 +52,16 @@ def _expand_home(value: str) -> str:
     return value
 
 
-def parse_percent(text: str) -> float:
-    """Parse the value of `fail_above=`; raises UsageError unless it is finite and at least 0."""
+def parse_percent(name: str, text: str) -> float:
+    """Parse a percentage, the value of the setting with that name.
+
+    Raises UsageError unless the percentage is finite and at least 0.
+    """
     try:
         # float() also accepts the digits of other scripts, which are a typing error here.
         percent = float(text) if text.isascii() else math.nan
     except ValueError:
         percent = math.nan
     if not 0 <= percent < math.inf:
-        raise UsageError(f"fail_above={text}: allowed: a percentage, 0 or more")
+        raise UsageError(f"{name}={text}: allowed: a percentage, 0 or more")
     return percent

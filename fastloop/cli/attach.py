@@ -30,11 +30,12 @@ share of the last seconds in which it waited. If nothing moves in a loop for --h
 command report its findings so far, unless the script has its own handler of that signal.
 
 With --try the beginning of the script then runs again, in rounds: in each round once as it is,
-and once with each change that may help the DataLoader of the loop that waits longest, for at
-most --minutes in all. The answer is the share of the loop's time that each change saves, with
-its 95 % interval, and attach.patch, for `git apply`. Each run writes the script's files again:
-they are listed before, and you are asked. --yes answers; --copy runs the script in a copy of
-the working folder.
+and once with each change that may help the DataLoader of the loop in which most time can be
+saved, for at most --minutes in all. The answer is the share of the loop's time that each change
+saves, with its 95 % interval, and attach.patch, for `git apply`. Ctrl-C ends the rounds; the
+answer is then from those that have ended. Each run writes the script's files again: they are
+listed before, and you are asked. --yes answers; --copy runs the script in a copy of the working
+folder.
 
 --pid samples a process that already runs, by py-spy, if that is installed and the system
 allows it. It shows the share of samples in which the main thread was in next() of a DataLoader.
@@ -87,8 +88,8 @@ def main() -> None:
 
 
 def _observe(settings: AttachSettings, arguments: list[str]) -> None:
-    """Run the script, print the findings, try changes after --try, and end as the script ended."""
-    # These modules are imported only here. --help and a wrong command line need no wait for them.
+    """Run the script, print the findings, try changes with --try, and end as the script ended."""
+    # These modules are imported only here, so --help and a wrong command line are answered at once.
     from fastloop.core.machine_counters import read_counters
     from fastloop.explain.attach.early_stop import EarlyStop, ask_for_stop
     from fastloop.explain.attach.effects import ask_for_effects, read_effects, read_files

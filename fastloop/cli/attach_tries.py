@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,6 +15,7 @@ from fastloop.cli.attach_settings import COPY, TrySettings
 if TYPE_CHECKING:
     from fastloop.explain.attach.findings import LoopFindings, ScriptFindings
     from fastloop.explain.attach.tried_changes import TriedLoop
+    from fastloop.explain.change import Change
 
 
 @contextmanager
@@ -50,7 +51,7 @@ def try_loop(
     folder: Path,
     place: Path,
 ) -> None:
-    """Try changes of the DataLoader of the loop that waits longest, and print their savings.
+    """Try changes of the DataLoader of the loop that may save most, and print their savings.
 
     effects: lines about the effects of the observed run, such as files that it wrote. arguments:
     the script with its arguments. folder: the folder for the results. place: the folder in which
@@ -62,8 +63,9 @@ def try_loop(
     from fastloop.explain.attach.run_length import check_minutes, choose_batches
     from fastloop.explain.attach.script_runner import ScriptEnded, ScriptRunner
     from fastloop.explain.attach.try_changes import try_changes
+    from fastloop.processes.signals import exit_if_signalled
 
-    found = find_slowest(findings)
+    found = find_loop_to_try(findings)
     if found is None:
         return
     budget_s = 60 * settings.minutes
@@ -75,12 +77,7 @@ def try_loop(
     except UsageError as error:
         print(f"fastloop: nothing was tried: {error}", file=sys.stderr)
         return
-    print(
-        f"\nTrying {len(changes)} changes of the DataLoader of the loop at "
-        f"{found.facts['place']}: the script runs again, up to the loop's batch {batches}, for at "
-        f"most {60 * settings.minutes:.0f} s in all",
-        file=sys.stderr,
-    )
+    _print_plan(found, changes, batches, budget_s)
     _print_effects(effects)
     if not settings.is_agreed and not _is_agreed():
         return
@@ -94,18 +91,19 @@ def try_loop(
             print(f"  A script that goes on from its checkpoint needs {COPY}.", file=sys.stderr)
         return
     _write_tried(tried, folder)
+    # Ctrl-C may have ended the rounds. The results are written first, and the command ends then.
+    exit_if_signalled()
 
 
-def find_slowest(findings: ScriptFindings) -> LoopFindings | None:
-    """The loop over a DataLoader that waits longest.
+def find_loop_to_try(findings: ScriptFindings) -> LoopFindings | None:
+    """The loop over a DataLoader in which a change of the DataLoader may save most.
 
     If no loop is over a DataLoader, or if no call was seen that makes this DataLoader, prints a
     line and returns None.
     """
-    from fastloop.explain.attach.findings import waiting_s
+    from fastloop.explain.attach.findings import find_most_to_gain
 
-    loops = [each for each in findings.loops if not each.facts.get("is_watched")]
-    found = max(loops, key=waiting_s, default=None)
+    found = find_most_to_gain([each for each in findings.loops if not each.facts.get("is_watched")])
     if found and found.facts["made_at"]:
         return found
     reason = "no loop is over a DataLoader"
@@ -113,6 +111,23 @@ def find_slowest(findings: ScriptFindings) -> LoopFindings | None:
         reason = f"no call was seen to make the DataLoader of the loop at {found.facts['place']}"
     print(f"fastloop: nothing was tried: {reason}", file=sys.stderr)
     return None
+
+
+def _print_plan(
+    found: LoopFindings, changes: Sequence[Change], batches: int, budget_s: float
+) -> None:
+    """Print the loop and the changes that are to be tried.
+
+    batches: number of the loop's batches in each run. budget_s: most seconds of all runs together.
+    """
+    print(
+        f"\nTrying {len(changes)} changes of the DataLoader of the loop at "
+        f"{found.facts['place']}: the script runs again, up to the loop's batch {batches}, for at "
+        f"most {budget_s:.0f} s in all",
+        *(f"  {each.name}" for each in changes),
+        sep="\n",
+        file=sys.stderr,
+    )
 
 
 def _print_effects(effects: list[str]) -> None:

@@ -58,7 +58,9 @@ def check_versions(
     seconds = _parse_seconds(given["seconds"])
     markdown = _check_markdown(given["markdown"])
     allowed = FAIL_ABOVE if allowed_percent is None else allowed_percent
-    fail_above = parse_percent(given["fail_above"]) if given["fail_above"] else allowed
+    fail_above = (
+        parse_percent("fail_above", given["fail_above"]) if given["fail_above"] else allowed
+    )
     source = find_source(given["against"], given["package"], Path.cwd())
     if source.package:
         with withheld_environment():

@@ -56,7 +56,7 @@ def main() -> None:
         return
     try:
         settings = parse_settings(_name_folders(sys.argv[1:]), DEFAULTS)
-        fail_above = parse_percent(settings["fail_above"])
+        fail_above = parse_percent("fail_above", settings["fail_above"])
         settings = _with_folders(settings)
         base, new = _load_set(settings["base"], "base"), _load_set(settings["new"], "new")
         pairs = {name: (base[name], new[name]) for name in base if name in new}

@@ -76,8 +76,8 @@ def _name_of(request: JobRequest) -> str:
 
 
 def _create(requests: Sequence[JobRequest]) -> int:
-    """Create the environments that the requests need, each once. Returns 1 if pip fails for one,
-    else 0."""
+    """Create the environments that the requests need, each once. Returns 1 if one of them can't be
+    created, else 0."""
     from fastloop.core.outputs_folder import remove_unused
     from fastloop.core.types import Unsupported
     from fastloop.processes.environments import environment_for, find_or_build

@@ -40,16 +40,19 @@ from fastloop.core.types import UsageError
 from fastloop.processes.signals import restore_default_signals
 
 if TYPE_CHECKING:
+    from fastloop.suite.measure_round import MeasuredWorkload, SuiteRun
+    from fastloop.suite.suite_file import SuiteFile
     from fastloop.suite.workloads import Scope
 
 SCOPES: dict[str, Scope] = {"quick": "quick", "full": "full", "claims": "claims"}
-PASSED_ON = ("trials", "seconds", "wait", "allow_concurrent")
+"""Subcommands that measure, with the scope of each."""
+SWEEP_SETTINGS = ("trials", "seconds", "wait", "allow_concurrent")
 """Settings of `fastloop run` that are passed on to the sweep of each workload."""
-OF_CLAIMS = {"round": "", "machine": "", "results": "results", "workloads": ""}
+CLAIMS_SETTINGS = {"round": "", "machine": "", "results": "results", "workloads": ""}
 """Settings of `fastloop suite claims`, with their defaults."""
-OF_SUITE = OF_CLAIMS | {"loaders": ""}
-"""Settings of `fastloop suite`, with their defaults."""
-OF_SITE = {"results": "results", "page": "", "code": ".."}
+SUITE_SETTINGS = CLAIMS_SETTINGS | {"loaders": ""}
+"""Settings of `fastloop suite quick` and `full`, with their defaults."""
+SITE_SETTINGS = {"results": "results", "page": "", "code": ".."}
 """Settings of `fastloop suite site`, with their defaults."""
 CLAIMS_PAGE = "claims.html"
 """File name of the page of claims, which is beside the page of the rounds."""
@@ -60,7 +63,7 @@ LONGEST_NAME = 100
 
 
 def main() -> None:
-    """Run the subcommand that the first argument names, such as quick or verify; default: full.
+    """Run the subcommand that the first argument names; full if no subcommand is named.
 
     Exits with 1 and one line on failure, and after verify with the status of `_verify`.
     """
@@ -72,18 +75,18 @@ def main() -> None:
         is_named = bool(arguments) and "=" not in arguments[0]
         command, *rest = arguments if is_named else ["full", *arguments]
         if command in SCOPES:
-            own = OF_CLAIMS if command == "claims" else OF_SUITE
-            given = parse_settings(rest, own | dict.fromkeys(PASSED_ON, ""), may_be_empty=False)
-            _measure(SCOPES[command], given)
+            own = CLAIMS_SETTINGS if command == "claims" else SUITE_SETTINGS
+            allowed = own | dict.fromkeys(SWEEP_SETTINGS, "")
+            _measure(SCOPES[command], parse_settings(rest, allowed, may_be_empty=False))
         elif command == "verify":
             sys.exit(_verify(rest))
         elif command == "site":
-            _write_site(parse_settings(rest, OF_SITE, may_be_empty=False))
+            _write_site(parse_settings(rest, SITE_SETTINGS, may_be_empty=False))
         elif command == "list":
             _list(rest)
         else:
-            allowed = ", ".join((*SCOPES, "verify", "site", "list"))
-            raise UsageError(f"suite {' '.join(arguments)}: allowed: {allowed}")
+            commands = ", ".join((*SCOPES, "verify", "site", "list"))
+            raise UsageError(f"suite {' '.join(arguments)}: allowed: {commands}")
     except UsageError as error:
         sys.exit(str(error))
     finally:
@@ -91,27 +94,17 @@ def main() -> None:
 
 
 def _measure(scope: Scope, given: dict[str, str]) -> None:
-    """Measure the workloads, and write the file of results after each."""
-    from fastloop.core.outputs_folder import outputs_folder, refuse_unwritable
-    from fastloop.suite.build_suite_file import build_suite_file, machine_name
-    from fastloop.suite.claims import CLAIMED_WORKLOADS, CLAIMS, describe_judgement, judge
-    from fastloop.suite.measure_round import SuiteRun, measure_workloads
-    from fastloop.suite.suite_file import check_replaceable, save_suite
-    from fastloop.suite.workloads import WORKLOADS, choose_workloads
+    """Measure the workloads of a scope, and write the file of results after each.
 
-    all_workloads = CLAIMED_WORKLOADS if scope == "claims" else WORKLOADS
-    loaders = given.get("loaders", "")
-    round_name = _check_name("round", given["round"] or _month())
-    _check_trials(given["trials"])
-    _check_seconds(given["seconds"])
-    run = SuiteRun(
-        scope=scope,
-        folder=outputs_folder() / "suite" / round_name / scope,
-        workloads=choose_workloads(given["workloads"], all_workloads),
-        all_workloads=all_workloads,
-        loaders=tuple(loaders.split(",")) if loaders else (),
-        changes=tuple(f"{name}={given[name]}" for name in PASSED_ON if given[name]),
-    )
+    given: the values of CLAIMS_SETTINGS or SUITE_SETTINGS, and of SWEEP_SETTINGS.
+    """
+    from fastloop.core.outputs_folder import refuse_unwritable
+    from fastloop.suite.build_suite_file import build_suite_file, machine_name
+    from fastloop.suite.measure_round import measure_workloads
+    from fastloop.suite.suite_file import check_replaceable, save_suite
+
+    round_name = _check_name("round", given["round"] or _present_month())
+    run = _suite_run(scope, round_name, given)
     machine = _check_name("machine", given["machine"] or machine_name())
     folder = Path(given["results"]) / round_name
     path = (folder / "claims" if scope == "claims" else folder) / f"{machine}.json"
@@ -123,18 +116,72 @@ def _measure(scope: Scope, given: dict[str, str]) -> None:
     measured = []
     for each in measure_workloads(run):
         measured.append(each)
-        # A sweep prints why a job does not run. If no job runs, there is no sweep, and the reasons
-        # are printed here.
-        if not any(row.result for row in each.rows):
-            for row in each.rows:
-                print(f"{each.workload.name}, {row.row.label}: {row.reason}", flush=True)
+        _print_reasons(each)
         document = build_suite_file(run, round_name, measured)
         save_suite(document, path)
         filled = sum(cell.figures is not None for cell in document.cells)
         print(f"{path}: {filled} of {len(document.cells)} cells have figures", flush=True)
         if scope == "claims":
-            (claim,) = [claim for claim in CLAIMS if claim.name == each.workload.name]
-            print(describe_judgement(judge(claim, document)), flush=True)
+            _print_judgement(each.workload.name, document)
+
+
+def _suite_run(scope: Scope, round_name: str, given: dict[str, str]) -> SuiteRun:
+    """The workloads, loaders and settings to measure; raises UsageError for a wrong value."""
+    from fastloop.core.outputs_folder import outputs_folder
+    from fastloop.suite.claims import CLAIMED_WORKLOADS
+    from fastloop.suite.measure_round import SuiteRun
+    from fastloop.suite.workloads import WORKLOADS, choose_workloads
+
+    _check_trials(given["trials"])
+    _check_seconds(given["seconds"])
+    all_workloads = CLAIMED_WORKLOADS if scope == "claims" else WORKLOADS
+    loaders = given.get("loaders", "")
+    return SuiteRun(
+        scope=scope,
+        folder=outputs_folder() / "suite" / round_name / scope,
+        workloads=choose_workloads(given["workloads"], all_workloads),
+        all_workloads=all_workloads,
+        loaders=tuple(loaders.split(",")) if loaders else (),
+        changes=tuple(f"{name}={given[name]}" for name in SWEEP_SETTINGS if given[name]),
+    )
+
+
+def _print_reasons(measured: MeasuredWorkload) -> None:
+    """Print for each row of a workload why it did not run, if none has run."""
+    # A sweep prints why a job does not run. If no job runs, there is no sweep.
+    if not any(row.result for row in measured.rows):
+        for row in measured.rows:
+            print(f"{measured.workload.name}, {row.row.label}: {row.reason}", flush=True)
+
+
+def _print_judgement(name: str, document: SuiteFile) -> None:
+    """Print whether the measured figures agree with the claim of this name."""
+    from fastloop.suite.claims import CLAIMS, describe_judgement, judge
+
+    (claim,) = [claim for claim in CLAIMS if claim.name == name]
+    print(describe_judgement(judge(claim, document)), flush=True)
+
+
+def _present_month() -> str:
+    """The present month in UTC, such as 2026-11."""
+    import numpy as np
+
+    from fastloop.core.spans import wall_ms
+
+    return str(np.datetime64(wall_ms(), "ms").astype("datetime64[M]"))
+
+
+def _check_name(setting: str, name: str) -> str:
+    """Return the name; raises UsageError if it can't be part of a file's path."""
+    is_plain = all(letter.isalnum() or letter in "._-" for letter in name)
+    # `..` would be another folder.
+    if not is_plain or not name.strip("."):
+        raise UsageError(
+            f"{setting}={name}: allowed: letters, digits, dots, dashes, underscores; not dots alone"
+        )
+    if len(name) > LONGEST_NAME:
+        raise UsageError(f"{setting}={name}: allowed: at most {LONGEST_NAME} characters")
+    return name
 
 
 def _check_trials(text: str) -> None:
@@ -188,7 +235,7 @@ def _verify(names: Sequence[str]) -> int:
 def _write_site(given: dict[str, str]) -> None:
     """Write one page of all rounds and one of all claims, and print their paths.
 
-    given: the settings of OF_SITE.
+    given: the settings of SITE_SETTINGS.
     """
     from fastloop.core.atomic_files import write_text
     from fastloop.core.outputs_folder import refuse_unwritable
@@ -210,13 +257,13 @@ def _write_site(given: dict[str, str]) -> None:
         write_text(page, render_site(rounds, wall_ms(), given["code"], bool(claims)))
         print(page)
     if claims:
-        of_claims = page.with_name(CLAIMS_PAGE)
-        write_text(of_claims, render_claims(claims, page.name if rounds else ""))
-        print(of_claims)
+        claims_page = page.with_name(CLAIMS_PAGE)
+        write_text(claims_page, render_claims(claims, page.name if rounds else ""))
+        print(claims_page)
 
 
 def _list(arguments: Sequence[str]) -> None:
-    """Print workloads and claims."""
+    """Print the workloads, and the claims with their sources."""
     from fastloop.suite.claims import CLAIMS
     from fastloop.suite.workloads import WORKLOADS
 
@@ -228,25 +275,3 @@ def _list(arguments: Sequence[str]) -> None:
     print("\nworkloads of fastloop suite claims:\n")
     for claim in CLAIMS:
         print(f"{claim.name}: {claim.says}\n  {claim.condition}; {claim.source}")
-
-
-def _month() -> str:
-    """The present month, such as 2026-11."""
-    import numpy as np
-
-    from fastloop.core.spans import wall_ms
-
-    return str(np.datetime64(wall_ms(), "ms").astype("datetime64[M]"))
-
-
-def _check_name(setting: str, name: str) -> str:
-    """Return the name; raises UsageError if it can't be part of a file's path."""
-    is_plain = all(letter.isalnum() or letter in "._-" for letter in name)
-    # `..` would be another folder.
-    if not is_plain or not name.strip("."):
-        raise UsageError(
-            f"{setting}={name}: allowed: letters, digits, dots, dashes, underscores; not dots alone"
-        )
-    if len(name) > LONGEST_NAME:
-        raise UsageError(f"{setting}={name}: allowed: at most {LONGEST_NAME} characters")
-    return name

@@ -357,7 +357,10 @@ def _race(
 
 
 def _hand_over(outcome: TuneOutcome, request: JobRequest, folder: Path) -> None:
-    """Print the winner's command line and code to paste; write tuned.yaml and tuned.py."""
+    """Print the command line and the code of the recommended job; write tuned.yaml and tuned.py.
+
+    If nothing is faster, the recommended job is the user's own. request: the user's own job.
+    """
     from fastloop.tune.paste import explain_no_code, paste_code
 
     overrides = outcome.change.apply(request.overrides)

@@ -21,7 +21,7 @@ from fastloop.config.catalogue import (
     options_of,
     without_requirements,
 )
-from fastloop.config.combinations import Combination
+from fastloop.config.composed_job import Combination
 from fastloop.config.messages import (
     ConfigError,
     instantiation_message,
@@ -116,7 +116,7 @@ def check_settings(values: dict[str, Any]) -> None:
 
 
 def _build_loading(settings: dict[str, Any]) -> LoadingSettings:
-    """Build the settings that torch's DataLoader has, too; removes them from `settings`."""
+    """Build the settings that torch's DataLoader has, too, and remove them from `settings`."""
     from fastloop.core.loading_settings import LOADING, LoadingSettings
 
     values = {name: settings.pop(name) for name in LOADING if name in settings}

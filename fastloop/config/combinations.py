@@ -1,7 +1,9 @@
 """Compose all combinations of a command line with Hydra's Compose API, before any job runs.
 
-A combination is the composed configuration of one job. A sweep has one for each combination of the
-values of its overrides.
+A combination is the composed configuration of one job. A sweep has a job for each combination of
+the values of its overrides. A setting is foreign to a job if the job's option lacks the setting, as
+loader=raw lacks `loader.num_threads`. In a sweep, each job is composed without its foreign
+settings, and a line tells how many jobs have such a setting.
 """
 
 from __future__ import annotations
@@ -9,40 +11,28 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from copy import deepcopy
 from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import Any
 
-from hydra.conf import HydraConf
-from hydra.core.hydra_config import HydraConfig
 from hydra.errors import ConfigCompositionException, HydraException
 from hydra.types import RunMode
-from omegaconf import DictConfig, OmegaConf, open_dict, read_write
+from omegaconf import DictConfig
 
-from fastloop.config.catalogue import settings
-from fastloop.config.command_line import CommandLine, expand_homes, parse_overrides
+from fastloop.config.command_line import CommandLine, parse_overrides
+from fastloop.config.composed_job import (
+    Combination,
+    combination_of,
+    compose_config,
+    compose_without_foreign_settings,
+)
 from fastloop.config.expand_sweep import expand_jobs, override_values
 from fastloop.config.foreign_settings import (
-    Concerns,
     ForeignSetting,
-    explain_setting,
-    find_foreign_setting,
-    leave_out,
-    leave_out_of_experiment,
+    find_foreign_in_experiment,
     name_in,
     override_text,
-    without_force,
 )
-from fastloop.config.hydra_api import (
-    CONFIG_NAME,
-    VALUE_IN_OPTION,
-    change_values,
-    compose_api,
-    hydra_compose,
-)
+from fastloop.config.hydra_api import CONFIG_NAME, VALUE_IN_OPTION, compose_api
 from fastloop.config.messages import ConfigError
-from fastloop.config.user_options import BUILTIN_OPTIONS
 
 ALL_LOADERS = re.compile(r"loader=glob\(")
 """Start of an override that names loaders by a pattern."""
@@ -50,23 +40,8 @@ RAW = "raw"
 """The loader that reads the dataset itself."""
 BASIC = "basic"
 """Name of Hydra's default launcher, and of its default sweeper."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Combination:
-    """Configuration of one job, with Hydra's settings for it."""
-
-    values: dict[str, Any]
-    """The configuration without Hydra's part, with interpolations resolved."""
-    choices: dict[str, str]
-    """Group -> option."""
-    overrides: tuple[str, ...]
-    launcher: str
-    """Name of Hydra's launcher."""
-    launcher_settings: dict[str, Any]
-    folder: Path
-    """Folder of the job's files."""
-    sweep_folder: Path
+SHOWN_OPTIONS = 4
+"""Maximum number of options that a line lists for a setting."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,23 +49,30 @@ class Combinations:
     """All combinations of a command line."""
 
     each: list[Combination]
-    concerns: tuple[str, ...] = ()
-    """Lines about settings that only some of the combinations have."""
+    partial_settings: tuple[str, ...] = ()
+    """A line for each setting that only some of the combinations have."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class FittedCombination:
+    """A combination without the job's foreign settings."""
+
+    combination: Combination
+    left_out: Mapping[str, ConfigError]
+    """Name of each foreign setting -> the error to raise if no job of the sweep has the setting."""
 
 
 def compose_combinations(line: CommandLine) -> Combinations:
     """Compose all combinations of a command line, in the order of Hydra's basic sweeper.
 
-    If a combination's option lacks a setting, the setting is left out there. Combinations that are
-    then equal, or were typed twice, become one. Raises ConfigError and Hydra's exceptions.
+    Each job is composed without its foreign settings. Combinations that are then equal, or were
+    typed twice, become one. Raises ConfigError and Hydra's exceptions.
     """
     with compose_api(line):
         name = line.config_name or CONFIG_NAME
         first = _compose_first(name, line)
         if not line.is_sweep and first.hydra.mode != RunMode.MULTIRUN:
-            alone = Concerns()
-            combination = _add_job(alone, combination_of(first), {})
-            return Combinations(each=[combination], concerns=alone.lines())
+            return _gather([_fit_experiment(combination_of(first), {})])
         _check_sweeper(first)
         swept = [f"{key}={value}" for key, value in (first.hydra.sweeper.params or {}).items()]
         jobs = expand_jobs(parse_overrides([*swept, *line.overrides]))
@@ -118,24 +100,25 @@ def _with_baseline(combinations: Sequence[Combination]) -> list[Combination]:
 
 
 def _compose_sweep(name: str, jobs: Sequence[tuple[str, ...]], folder: str) -> Combinations:
-    """Compose the combination of each job; one that repeats an earlier combination is left out.
+    """Compose the combination of each job; jobs that are equal to an earlier job are left out.
 
-    jobs: the overrides of each job.
+    name: name of the main yaml. jobs: the overrides of each job. folder: the folder of the sweep.
     """
-    concerns = Concerns()
-    found = dict[tuple[str, ...], Combination]()
+    found = dict[tuple[str, ...], FittedCombination]()
     # Whether an option lacks a setting does not depend on the setting's value. A sweep may have
     # many values, so this is found out only once for each choice of options.
-    known: dict[tuple[str, ...], dict[str, ConfigError]] = {}
+    known: dict[tuple[str, ...], Mapping[str, ConfigError]] = {}
     for overrides in jobs:
         choices = tuple(text for text in overrides if not VALUE_IN_OPTION.match(text))
-        lacking = known.setdefault(choices, {})
-        cfg, own = _compose_without_foreign_settings(name, overrides, lacking, len(found), folder)
-        if own not in found:
-            found[own] = _add_job(concerns, combination_of(cfg), lacking)
-        elif not lacking:
-            _check_repetition(found[own])
-    return Combinations(each=[*found.values()], concerns=concerns.lines())
+        job = compose_without_foreign_settings(
+            name, overrides, known.get(choices, {}), len(found), folder
+        )
+        known[choices] = job.left_out
+        if job.overrides not in found:
+            found[job.overrides] = _fit_experiment(combination_of(job.cfg), job.left_out)
+        elif not job.left_out:
+            _check_repetition(found[job.overrides].combination)
+    return _gather([*found.values()])
 
 
 def _check_repetition(combination: Combination) -> None:
@@ -148,122 +131,75 @@ def _check_repetition(combination: Combination) -> None:
     raise ConfigError(f"hydra/launcher={combination.launcher}: {reason}")
 
 
-def _add_job(
-    concerns: Concerns, combination: Combination, lacking: Mapping[str, ConfigError]
-) -> Combination:
-    """The combination without those settings of the experiment that its options do not have.
+def _fit_experiment(
+    combination: Combination, left_out: Mapping[str, ConfigError]
+) -> FittedCombination:
+    """Leave out the foreign settings of the job's experiment.
 
-    concerns: counts the settings that the job has and lacks. lacking: settings of the command line
-    that were left out already, with their errors.
+    An experiment is a yaml file of experiments/ with options and settings of a study, which
+    `experiment=<name>` chooses. left_out: foreign settings of the command line, which were left out
+    already, with their errors.
     """
-    choices, overrides = combination.choices, combination.overrides
-    values = deepcopy(combination.values)
-    concerns.add_job({**lacking, **leave_out_of_experiment(choices, values, overrides)})
-    concerns.add_settings(overrides, choices)
-    return replace(combination, values=values)
-
-
-def _compose_without_foreign_settings(
-    name: str,
-    overrides: tuple[str, ...],
-    lacking: dict[str, ConfigError],
-    number: int = 0,
-    folder: str | None = None,
-) -> tuple[DictConfig, tuple[str, ...]]:
-    """Compose a job without the settings that its options lack: (configuration, its overrides).
-
-    lacking: settings that the options are known to lack, with their errors; further ones are added.
-    number: number of the job in its sweep. folder: folder of the sweep; None: as configured.
-    """
-    given, overrides = overrides, without_force(overrides)
-    for setting in lacking:
-        overrides = leave_out(overrides, setting)
-    # Hydra reports only one unknown setting at a time, so the job is composed again without it.
-    while True:
-        try:
-            return _compose(name, overrides, number, folder), overrides
-        except ForeignSetting as error:
-            setting, rest = error.name, leave_out(overrides, error.name)
-            if rest == overrides:
-                raise
-            is_forced = any(text.startswith(f"++{setting}=") for text in given)
-            # A yaml file may name a class of the user's own. Then ++ adds an argument for it.
-            if is_forced and _is_own_code(name, rest, setting.rpartition(".")[0]):
-                overrides = tuple(
-                    f"++{text}" if name_in(text) == setting else text for text in overrides
-                )
-            else:
-                lacking[setting], overrides = error, rest
-
-
-def _is_own_code(name: str, overrides: Sequence[str], group: str) -> bool:
-    """True if the option of the job is a class or a function of the user's own."""
-    choices = [text for text in overrides if not VALUE_IN_OPTION.match(text)]
-    # Any other error in these choices is reported when the job itself is composed.
-    with suppress(HydraException):
-        target = OmegaConf.select(hydra_compose(name, choices), f"{group}._target_")
-        return isinstance(target, str) and not target.startswith(BUILTIN_OPTIONS)
-    return False
-
-
-def compose_each(
-    line: CommandLine, jobs: Sequence[Sequence[str]], folder: Path
-) -> list[Combination]:
-    """Compose a combination for each list of overrides, as the jobs of one sweep in that folder.
-
-    line: a command line with flags that may name folders of options. Raises ConfigError and Hydra's
-    exceptions.
-    """
-    # Composing takes much longer than changing a value. Jobs that differ only in settings at the
-    # top level are therefore composed once; their values are changed in copies.
-    with compose_api(line):
-        name = line.config_name or CONFIG_NAME
-        names = {each.name for each in settings()}
-        bases: dict[tuple[str, ...], DictConfig] = {}
-        combinations = []
-        for number, overrides in enumerate(jobs):
-            of_settings = [text for text in overrides if text.partition("=")[0] in names]
-            others = tuple(text for text in overrides if text not in of_settings)
-            if others not in bases:
-                bases[others] = _compose(name, others, 0, str(folder))
-            cfg = _change_settings(deepcopy(bases[others]), overrides, of_settings, number)
-            combinations.append(combination_of(cfg))
-        return combinations
-
-
-def _change_settings(
-    cfg: DictConfig, overrides: Sequence[str], changes: Sequence[str], number: int
-) -> DictConfig:
-    """Turn the configuration into that of job `number` of a sweep; only the top level changes.
-
-    overrides: all overrides of the job. changes: those of its overrides that are not applied yet.
-    """
-    with read_write(cfg.hydra), open_dict(cfg.hydra):
-        cfg.hydra.job.num, cfg.hydra.job.id = number, str(number)
-        cfg.hydra.overrides.task = [*overrides]
-    return change_values(cfg, parse_overrides(changes))
-
-
-def combination_of(cfg: DictConfig, hydra_conf: HydraConf | None = None) -> Combination:
-    """The combination that a composed configuration describes. Raises OmegaConf's errors.
-
-    hydra_conf: Hydra's part, if the configuration does not contain it.
-    """
-    node: Any = cfg.hydra if hydra_conf is None else hydra_conf
-    job = OmegaConf.masked_copy(cfg, [str(name) for name in cfg if name != "hydra"])
-    values = expand_homes(OmegaConf.to_container(job, resolve=True))
-    choices = {name: str(choice) for name, choice in node.runtime.choices.items()}
-    is_single = node.mode != RunMode.MULTIRUN
-    folder = Path(node.run.dir if is_single else node.sweep.dir).absolute()
-    return Combination(
-        values=values,
-        choices={name: choice for name, choice in choices.items() if "hydra/" not in name},
-        overrides=tuple(node.overrides.task),
-        launcher=choices["hydra/launcher"],
-        launcher_settings=OmegaConf.to_container(node.launcher),  # pyright: ignore[reportArgumentType]
-        folder=folder / ("0" if is_single else str(node.sweep.subdir)),
-        sweep_folder=folder,
+    foreign = find_foreign_in_experiment(
+        combination.choices, combination.values, combination.overrides
     )
+    values = combination.values
+    for name in foreign:
+        group, _, setting = name.partition(".")
+        kept = {key: value for key, value in values[group].items() if key != setting}
+        values = {**values, group: kept}
+    return FittedCombination(
+        combination=replace(combination, values=values), left_out={**left_out, **foreign}
+    )
+
+
+def _gather(jobs: Sequence[FittedCombination]) -> Combinations:
+    """The combinations of all jobs, with the lines about settings that only some of the jobs have.
+
+    Raises ConfigError for a setting that no job has.
+    """
+    return Combinations(
+        each=[job.combination for job in jobs],
+        partial_settings=_describe_partial_settings(jobs),
+    )
+
+
+def _describe_partial_settings(jobs: Sequence[FittedCombination]) -> tuple[str, ...]:
+    """A line for each setting that only some of the jobs have, with the number of these jobs.
+
+    Raises ConfigError for a setting that no job has.
+    """
+    errors: dict[str, list[ConfigError]] = {}
+    for job in jobs:
+        for name, error in job.left_out.items():
+            errors.setdefault(name, []).append(error)
+    lines = []
+    for name, of_name in errors.items():
+        # A setting that no job has is a mistake of the user's.
+        if len(of_name) == len(jobs):
+            raise of_name[0]
+        options, overrides = _find_uses([job.combination for job in jobs], name)
+        shown = override_text(overrides[0]) if len(overrides) == 1 else name
+        line = f"{shown} concerns {len(jobs) - len(of_name)} of {len(jobs)} jobs"
+        listed = f": {', '.join(options)}" if 0 < len(options) <= SHOWN_OPTIONS else ""
+        lines.append(line + listed)
+    return tuple(lines)
+
+
+def _find_uses(combinations: Sequence[Combination], name: str) -> tuple[list[str], list[str]]:
+    """(the options that have the setting, the overrides of the setting), without repetitions.
+
+    Both lists are in the order of the combinations. name: the setting, such as loader.num_threads.
+    """
+    group = name.rpartition("@")[2].partition(".")[0]
+    uses = [
+        (f"{group}={each.choices[group]}", text)
+        for each in combinations
+        for text in each.overrides
+        if group in each.choices and name_in(text) == name
+    ]
+    options, overrides = (dict.fromkeys(use[place] for use in uses) for place in (0, 1))
+    return [*options], [*overrides]
 
 
 def _compose_first(name: str, line: CommandLine) -> DictConfig:
@@ -274,40 +210,17 @@ def _compose_first(name: str, line: CommandLine) -> DictConfig:
     values = override_values(parse_overrides(line.overrides))
     first_values = tuple(each[0] for each in values if each)
     if line.is_sweep:
-        return _compose_without_foreign_settings(name, first_values, {})[0]
+        return compose_without_foreign_settings(name, first_values).cfg
     try:
-        return _compose(name, line.overrides)
+        return compose_config(name, line.overrides)
     # An experiment may turn on the sweep mode, in which several values are no error. Only the
     # composed configuration shows that.
     except (ConfigCompositionException, ForeignSetting):
         with suppress(HydraException):
-            cfg, _ = _compose_without_foreign_settings(name, first_values, {})
+            cfg = compose_without_foreign_settings(name, first_values).cfg
             if cfg.hydra.mode == RunMode.MULTIRUN:
                 return cfg
         raise
-
-
-def _compose(
-    name: str, overrides: Sequence[str], number: int = 0, sweep_dir: str | None = None
-) -> DictConfig:
-    """The configuration with Hydra's part, which also becomes the global HydraConfig.
-
-    sweep_dir: folder of the job's sweep; None: as configured. Raises ForeignSetting for a setting
-    that the job's option lacks, and Hydra's exceptions.
-    """
-    try:
-        cfg = hydra_compose(name, list(overrides), return_hydra_config=True)
-    except ConfigCompositionException as error:
-        if setting := find_foreign_setting(str(error)):
-            raise ForeignSetting(explain_setting(name, overrides, setting), setting) from None
-        raise
-    with read_write(cfg.hydra), open_dict(cfg.hydra):
-        cfg.hydra.job.num = number
-        cfg.hydra.job.id = str(number)
-        if sweep_dir is not None:
-            cfg.hydra.mode, cfg.hydra.sweep.dir = RunMode.MULTIRUN, sweep_dir
-    HydraConfig.instance().set_config(cfg)
-    return cfg
 
 
 def _check_sweeper(cfg: DictConfig) -> None:

@@ -29,14 +29,10 @@ from fastloop.config.build_jobs import (
     requirements_of,
 )
 from fastloop.config.catalogue import find_option, option_values, overridable_names
-from fastloop.config.combinations import (
-    BASIC,
-    Combination,
-    Combinations,
-    compose_combinations,
-    compose_each,
-)
+from fastloop.config.combinations import BASIC, Combinations, compose_combinations
 from fastloop.config.command_line import CommandLine, read_command_line
+from fastloop.config.compose_listed_jobs import compose_listed_jobs
+from fastloop.config.composed_job import Combination
 from fastloop.config.composed_values import compose_values
 from fastloop.config.hydra_launcher import FULL_ERROR, MeasureHere, measure_by_launcher, run_hydra
 from fastloop.config.messages import ConfigError, usage_message
@@ -88,7 +84,7 @@ def compose_all(
         _start_server(jobs, modules)
         had_store = [bool(job["loader"].get("store")) for job in jobs]
         requests = _build_requests(line, combinations)
-        _tell_concerns(composed)
+        _tell_partial_settings(composed)
         _tell_missing_stores(requests, had_store)
         if combinations[0].launcher == BASIC:
             return requests
@@ -181,12 +177,12 @@ def _missing_files(combination: Combination) -> str:
     return ""
 
 
-def _tell_concerns(composed: Combinations) -> None:
+def _tell_partial_settings(composed: Combinations) -> None:
     """Print a line for each setting that only some jobs have, with the number of these jobs.
 
     Raises ConfigError with a Hydra launcher, which composes every job with all settings itself.
     """
-    for line in composed.concerns:
+    for line in composed.partial_settings:
         if (launcher := composed.each[0].launcher) != BASIC:
             raise ConfigError(f"hydra/launcher={launcher}: {line}; allowed: settings of all jobs")
         print(line, file=sys.stderr)
@@ -275,7 +271,7 @@ def compose_requests(jobs: Sequence[Sequence[str]], folder: Path) -> list[JobReq
     ConfigError or one of Hydra's exceptions for an invalid name or value.
     """
     line = read_command_line(sys.argv[1:])
-    return _build_requests(line, compose_each(line, jobs, folder))
+    return _build_requests(line, compose_listed_jobs(line, jobs, folder))
 
 
 def _build_requests(line: CommandLine, combinations: Sequence[Combination]) -> list[JobRequest]:

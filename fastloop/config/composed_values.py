@@ -54,8 +54,9 @@ def _compose_unresolved(overrides: tuple[str, ...]) -> DictConfig:
     # that differ only in values are composed once; the values are changed in a copy, as Hydra does.
     line = read_command_line(overrides)
     names = {each.name for each in settings()}
-    # In these groups, the values decide which defaults are left out (see composed_defaults.py), so
-    # they are composed together with the choices.
+    # In `placement`, and in groups with a `_target_` among the overrides, the values decide which
+    # defaults are left out (see composed_defaults.py). So these values are composed together with
+    # the choices.
     targets = [text.partition("._target_=")[0] for text in line.overrides if "._target_=" in text]
     fitted = tuple(f"{group.lstrip('+')}." for group in (*targets, "placement"))
     values = [

@@ -1,7 +1,9 @@
 """Find, report and leave out foreign settings of a job.
 
-A setting is foreign to a job if the job's option lacks it, and another option of the same group has
-it. In a sweep, such a setting applies only to the jobs with an option that has it.
+A setting is foreign to a job if the job's option lacks it, as loader=raw lacks
+`loader.num_threads`. In a sweep, such a setting applies only to the jobs with an option that has
+it. Foreign settings come from the command line, or from the job's experiment: a yaml file of
+experiments/ with options and settings of a study, which `experiment=<name>` chooses.
 """
 
 from __future__ import annotations
@@ -9,7 +11,6 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
 from typing import Any
 
 from hydra.errors import HydraException
@@ -34,8 +35,6 @@ NO_KEY = re.compile(r"Could not override '([^']+)'|Could not delete from config\
 """Hydra's messages for a setting that the chosen option lacks."""
 ESCAPED = re.compile(r"\\([\\()\[\]{}:=, \t])")
 """A character of a value with the backslash that Hydra puts before it in a sweep."""
-SHOWN_OPTIONS = 4
-"""Maximum number of options that a line lists for a setting."""
 
 
 class ForeignSetting(ConfigError):  # noqa: N818 - a verdict on one job, as Unsupported is
@@ -67,7 +66,7 @@ def override_text(override: str) -> str:
 def describe_foreign_setting(override: str, overrides: Sequence[str]) -> str:
     """The message for an override of a foreign setting, with the options that have the setting.
 
-    Empty if no option has it, or if the job's option is code of the user's own.
+    Empty if no option has the setting, or if the job's option is code of the user's own.
     """
     name, equals, value = override.lstrip("~").partition("=")
     shown = name.rpartition("@")[2]
@@ -87,9 +86,9 @@ def describe_foreign_setting(override: str, overrides: Sequence[str]) -> str:
 
 
 def explain_setting(name: str, overrides: Sequence[str], setting: str) -> str:
-    """The message for a setting that the option of this job lacks.
+    """The message for a foreign setting of a job.
 
-    name: the name of the configuration's main yaml.
+    name: the name of the configuration's main yaml. overrides: all overrides of the job.
     """
     override = next((each for each in overrides if name_in(each) == setting), setting)
     override = override_text(override)
@@ -162,13 +161,15 @@ def _options_with(group: str, setting: str) -> str:
 
 
 def without_force(overrides: Sequence[str]) -> tuple[str, ...]:
-    """Remove the ++ before each setting that another option of conf/ has.
+    """Remove the ++ before each setting that an option of the same group in conf/ has.
+
+    An override is forced if it begins with ++: Hydra then adds the setting even to an option that
+    lacks it. The ++ stays if the job's option is not in conf/.
 
     >>> without_force(["loader=raw", "++loader.store=null", "++loader.mine=1"])
     ('loader=raw', 'loader.store=null', '++loader.mine=1')
     """
-    # With ++, Hydra would add the setting even to an option that lacks it, and the option's class
-    # would refuse it.
+    # The class of an option of conf/ would refuse a setting that Hydra has added.
     return tuple(
         text.removeprefix("++") if _is_forced_setting(text, overrides) else text
         for text in overrides
@@ -197,60 +198,13 @@ def name_in(override: str) -> str:
     return override.partition("=")[0].lstrip("~")
 
 
-@dataclass(kw_only=True)
-class Concerns:
-    """Counts the jobs that each setting of a sweep concerns. Dicts to None are ordered sets."""
-
-    jobs: int = 0
-    """Number of jobs so far."""
-    lacking: dict[str, int] = field(default_factory=dict)
-    """Name of a setting -> number of jobs that lack it."""
-    errors: dict[str, ConfigError] = field(default_factory=dict)
-    """Name of a setting -> the error to raise if no job has the setting."""
-    having: dict[str, dict[str, None]] = field(default_factory=dict)
-    """Name of a setting -> the options that have it, in the order of the jobs."""
-    values: dict[str, dict[str, None]] = field(default_factory=dict)
-    """Name of a setting -> its overrides."""
-
-    def add_job(self, lacking: Mapping[str, ConfigError]) -> None:
-        """Count a job that lacks these settings."""
-        self.jobs += 1
-        for name, error in lacking.items():
-            self.lacking[name] = self.lacking.get(name, 0) + 1
-            self.errors.setdefault(name, error)
-
-    def add_settings(self, overrides: Sequence[str], choices: Mapping[str, str]) -> None:
-        """Note the settings that a job has, and the options that have them."""
-        for text in overrides:
-            name = name_in(text)
-            group = name.rpartition("@")[2].partition(".")[0]
-            if group in choices:
-                self.having.setdefault(name, {})[f"{group}={choices[group]}"] = None
-                self.values.setdefault(name, {})[text] = None
-
-    def lines(self) -> tuple[str, ...]:
-        """A line for each setting that concerns only some jobs. Raises ConfigError for a setting
-        that no job has."""
-        lines = []
-        for name, count in self.lacking.items():
-            # A setting that no job has is a mistake of the user's.
-            if count == self.jobs:
-                raise self.errors[name]
-            values = [*self.values.get(name, {})]
-            shown = override_text(values[0]) if len(values) == 1 else name
-            line = f"{shown} concerns {self.jobs - count} of {self.jobs} jobs"
-            options = [*self.having.get(name, {})]
-            listed = f": {', '.join(options)}" if 0 < len(options) <= SHOWN_OPTIONS else ""
-            lines.append(line + listed)
-        return tuple(lines)
-
-
-def leave_out_of_experiment(
-    choices: Mapping[str, str], values: dict[str, Any], overrides: Sequence[str]
+def find_foreign_in_experiment(
+    choices: Mapping[str, str], values: Mapping[str, Any], overrides: Sequence[str]
 ) -> dict[str, ConfigError]:
-    """Remove the experiment's settings that the job's options lack.
+    """Find the settings of the job's experiment that are foreign to the job.
 
-    Returns name -> error; an error is raised only if no job of the sweep has that setting.
+    choices: group -> option of the job. values: the job's configuration. overrides: all overrides
+    of the job. Returns name -> the error to raise if no job of the sweep has the setting.
     """
     # An experiment sets values of its own options. If the command line chooses another option of
     # the group, Hydra merges these values into the other option.
@@ -258,7 +212,7 @@ def leave_out_of_experiment(
     if path is None:
         return {}
     experiment: Any = OmegaConf.to_container(OmegaConf.load(path))
-    lacking: dict[str, ConfigError] = {}
+    errors: dict[str, ConfigError] = {}
     for group, settings in experiment.items():
         option = choices.get(group, "")
         replaced = f"{group}={option}" in overrides and option in options_of(group)
@@ -267,9 +221,8 @@ def leave_out_of_experiment(
         known = option_values(group, option).keys()
         known |= {"store"} if group == "loader" and option in options_with_store() else set()
         for setting in settings.keys() & values[group].keys() - known:
-            del values[group][setting]
             named = f"experiment={choices['experiment']} sets {group}.{setting}"
             remedy = f"~{group}.{setting} leaves it out"
             text = f"{named}, which {group}={option} does not have; {remedy}"
-            lacking[f"{group}.{setting}"] = ConfigError(text)
-    return lacking
+            errors[f"{group}.{setting}"] = ConfigError(text)
+    return errors

@@ -18,9 +18,9 @@ from omegaconf import DictConfig
 
 from fastloop.config.build_jobs import build_request
 from fastloop.config.catalogue import resource_folder
-from fastloop.config.combinations import Combination, combination_of
 from fastloop.config.command_line import CommandLine, prepare_completion, quote
 from fastloop.config.composed_defaults import copy_removals
+from fastloop.config.composed_job import Combination, combination_of
 from fastloop.config.hydra_api import (
     CONFIG_NAME,
     VERSION_BASE,

@@ -14,7 +14,7 @@ from fastloop.config.catalogue import (
     overridable_names,
     settings,
 )
-from fastloop.config.combinations import Combination
+from fastloop.config.composed_job import Combination
 from fastloop.config.foreign_settings import describe_settings
 from fastloop.config.messages import ConfigError, format_value, unknown_setting
 
@@ -23,7 +23,7 @@ STORE_GROUP = "store@loader.store"
 
 
 def refuse_unknown_settings(combinations: Sequence[Combination]) -> None:
-    """Raise ConfigError for a setting that is neither one of the top level nor one of an option.
+    """Raise ConfigError for a setting that neither the top level nor an option of the job has.
 
     Hydra has refused such settings already, unless they were written with a plus.
     """

@@ -54,7 +54,7 @@ def wrap_target(group: str, node: Any) -> Any:
     """Return a node that wraps the user's class or function in the node, or the node unchanged.
 
     node: the part of the configuration that describes an option of the group. Raises ConfigError
-    for a `_target_` that can't be imported or called.
+    for a `_target_` that can't be imported or called, and for wrong arguments.
     """
     if not isinstance(node, dict) or "_target_" not in node:
         return node

@@ -1,4 +1,4 @@
-"""Write the overrides of a command line as a file that `experiment=` takes."""
+"""Turn the overrides of a command line into the text of a file that `experiment=` takes."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ class RankAnswer:
 
     value: Any
     resources: Resources | None
-    """The resources that the process used; None if it was not monitored."""
+    """The resources that the process used; None if they were not sampled."""
     left_running: tuple[str, ...] = ()
     """Commands that the rank left running on this node, and that were then ended."""
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 import numpy as np
 
 from fastloop.core.spans import cpu_ns
-from fastloop.data.npy_store import spread_indices
+from fastloop.data.spread_indices import spread_indices
 from fastloop.fastloader.columns.crops import RandomResizedCrop
 from fastloop.fastloader.columns.encoded_images import EncodedImages
 from fastloop.fastloader.columns.images import CroppedImages, choose_crop_decoder

@@ -14,9 +14,11 @@ from fastloop.fastloader.columns.crops import Crop, Cut, RandomResizedCrop
 from fastloop.fastloader.columns.images import MAX_PIXELS
 
 CropSize = Annotated[tuple[PositiveInt, PositiveInt], Strict(False)]
-"""(height, width) of a sample."""
+"""(height, width) of a sample in pixels."""
 Means = Annotated[tuple[float, float, float], Strict(False)]
+"""Mean of each channel, for pixels from 0 to 1."""
 Deviations = Annotated[tuple[PositiveFloat, PositiveFloat, PositiveFloat], Strict(False)]
+"""Standard deviation of each channel, for pixels from 0 to 1."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -19,6 +19,7 @@ from fastloop.core.source_fingerprint import source_fingerprint
 from fastloop.core.types import BadData, Tree
 from fastloop.data.cropped_dataset import CroppedDataset
 from fastloop.data.image_pixels import decode_rgb
+from fastloop.data.spread_indices import spread_indices
 from fastloop.fastloader.columns.decoders import decode_by_pillow
 
 TOLERANCE = 2
@@ -62,8 +63,7 @@ def difference_to_pillow(dataset: Dataset, broken: set[int]) -> int | None:
         dataset = dataset.dataset
     samples = dataset.open()
     references = _with_pillow(dataset).open()
-    spread = np.linspace(0, len(samples) - 1, COMPARED_SAMPLES).round().astype(int).tolist()
-    compared = set(spread) - broken
+    compared = set(spread_indices(len(samples), COMPARED_SAMPLES)) - broken
     try:
         return max((_difference(samples[i], references[i]) for i in compared), default=None)
     except BadData:

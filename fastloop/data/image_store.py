@@ -8,18 +8,15 @@ on some of the images.
 
 from __future__ import annotations
 
-import json
-import os
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import closing
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from torch.utils import _pytree as pytree
 
 from fastloop.core.atomic_files import flush_to_disk, hold_lock, write_beside
@@ -28,31 +25,22 @@ from fastloop.core.cgroup import usable_cores
 from fastloop.core.spans import now_ns, process_cpu_ns, seconds_between
 from fastloop.core.types import BadData
 from fastloop.data.crop_saving import measure_saving_ms
+from fastloop.data.encoded_source import EncodedSource, read_encoded_source
 from fastloop.data.image_encodings import Encode, ImageEncoding, StoredAs, open_encoding
-from fastloop.data.npy_store import (
-    ALTERNATIVE,
-    FORMAT_NAME,
-    IMAGES,
-    OFFSETS,
-    STRUCTURE,
-    check_is_store,
-    open_npy,
-    open_ragged,
-    other_data_error,
-    spread_indices,
-    write_header,
-)
-from fastloop.data.store_leaves import array_of, structure_text
+from fastloop.data.npy_store import FORMAT_NAME, STRUCTURE, open_npy, write_header
+from fastloop.data.ragged_npy_store import OFFSETS, open_ragged
+from fastloop.data.spread_indices import spread_indices
+from fastloop.data.store_leaves import structure_text
+from fastloop.data.store_replacement import COMPARED_SAMPLES, check_is_store, other_data_error
+from fastloop.data.stored_images import IMAGES, StoredImages, load_stored, save_stored
 from fastloop.fastloader.columns.encoded_images import EncodedImages, open_images
 from fastloop.fastloader.columns.image_headers import Encoded
-from fastloop.fastloader.columns.ragged_rows import RaggedRows
 from fastloop.fastloader.thread_map import map_ahead
 
 IMAGES_AHEAD = 16
 """Number of images that each thread encodes ahead of the writer, which bounds the memory."""
 COPIED_ROWS = 4096
 """Number of rows of an array that are copied at a time, if its memory is not contiguous."""
-ALLOWED = "lists of paths or of bytes, with tensors, arrays or lists of numbers beside them"
 
 
 @dataclass
@@ -191,7 +179,7 @@ def _holds(folder: Path, source: EncodedSource, encode: Encode) -> bool:
     leaves, structure = _open_leaves(folder)
     if structure != source.structure or {len(leaf) for leaf in leaves} != {len(source)}:
         return False
-    indices = spread_indices(len(source))
+    indices = spread_indices(len(source), COMPARED_SAMPLES)
     pairs = zip(source.leaves, leaves, strict=True)
     return all(_has_equal_rows(column, leaf, indices, encode) for column, leaf in pairs)
 
@@ -219,130 +207,3 @@ def _measure_saving_ms(folder: Path, source: EncodedSource) -> float | None:
         (column, leaf) for column, leaf in pairs if not isinstance(column, np.ndarray)
     )
     return measure_saving_ms(before, open_images(after))
-
-
-@dataclass(frozen=True)
-class EncodedSource:
-    """The leaves of a tree of columns of one length: encoded images, and arrays."""
-
-    leaves: Sequence[EncodedImages | np.ndarray]
-    structure: pytree.TreeSpec
-
-    def __len__(self) -> int:
-        return len(self.leaves[0])
-
-
-def read_encoded_source(source: Any) -> EncodedSource:
-    """The columns of a tree, or the files and classes of torchvision's ImageFolder.
-
-    Raises ValueError if there are no images, other leaves, or columns of several lengths.
-    """
-    leaves, structure = pytree.tree_flatten(_columns_of(source), is_leaf=_is_column)
-    columns = [_open_column(leaf) for leaf in leaves]
-    if all(isinstance(column, np.ndarray) for column in columns):
-        raise ValueError(f"images= stores encoded images: allowed are {ALLOWED}")
-    lengths = sorted({len(column) for column in columns})
-    if len(lengths) > 1:
-        raise ValueError(f"images= stores columns of one length, got {lengths}")
-    return EncodedSource(columns, structure)
-
-
-def _columns_of(source: Any) -> Any:
-    # torchvision's ImageFolder has a list of (path, class).
-    samples = getattr(source, "samples", None)
-    if isinstance(samples, list):
-        paths, classes = zip(*samples, strict=True)
-        return list(paths), torch.tensor(classes)
-    return source
-
-
-def _is_column(node: Any) -> bool:
-    """True for a list of paths, of bytes or of numbers: the list is one column, not a tree of
-    columns."""
-    # Only the first element is examined, because the list may have millions of them.
-    is_tree_of = dict, list, tuple, torch.Tensor, np.ndarray, RaggedRows
-    return isinstance(node, list) and bool(node) and not isinstance(node[0], is_tree_of)
-
-
-def _open_column(leaf: Any) -> EncodedImages | np.ndarray:
-    if isinstance(leaf, torch.Tensor):
-        return array_of(leaf, FORMAT_NAME, ALTERNATIVE)
-    if isinstance(leaf, np.ndarray) and leaf.dtype.kind in "biufc":
-        return leaf
-    if isinstance(leaf, RaggedRows):
-        return open_images(leaf)
-    if not isinstance(leaf, list):
-        raise ValueError(f"images= stores no {type(leaf).__name__}: allowed are {ALLOWED}")
-    if isinstance(leaf[0], str | os.PathLike | bytes | bytearray | memoryview):
-        return open_images(leaf)
-    return _open_column(np.asarray(leaf))
-
-
-@dataclass(frozen=True)
-class StoredImages:
-    """A store of encoded images: its path for open_store, the cost of writing it, and its savings.
-
-    If the store existed already, the figures are from the call that wrote it. `print` shows them in
-    one line.
-    """
-
-    root: Path
-    encoding: str
-    num_images: int
-    num_transcoded: int
-    """JPEGs that got restart markers, with the same pixels."""
-    num_resized: int
-    """JPEGs that were made smaller. All other images are stored as they were."""
-    bytes_before: int
-    """Bytes of the images in the source."""
-    bytes_after: int
-    """Bytes of the images in the store."""
-    seconds: float
-    """Seconds that writing the store took."""
-    cpu_seconds: float
-    """CPU time of all threads in these seconds."""
-    saved_ms: float | None
-    """Milliseconds of CPU time that a RandomResizedCrop(224) from the store saves, compared with
-    one from the source: the mean of up to 64 images. None if none of them could be decoded."""
-
-    def __fspath__(self) -> str:
-        return str(self.root)
-
-    @property
-    def epochs_to_pay_back(self) -> float | None:
-        """Number of epochs after which the faster crops have saved the CPU time of writing; None if
-        they never do."""
-        if self.saved_ms is None or self.saved_ms <= 0:
-            return None
-        return 1e3 * self.cpu_seconds / (self.num_images * self.saved_ms)
-
-    def __str__(self) -> str:
-        kept = self.num_images - self.num_transcoded - self.num_resized
-        counts = {
-            "with restart markers": self.num_transcoded,
-            "resized": self.num_resized,
-            "as they were": kept,
-        }
-        parts = [f"{count} {what}" for what, count in counts.items() if count]
-        parts.append(f"{self.bytes_before / 2**20:.1f} MiB before")
-        parts.append(f"{self.bytes_after / 2**20:.1f} MiB after")
-        if self.saved_ms is not None:
-            parts.append(f"{self.saved_ms:.3f} ms of CPU time saved a crop")
-        epochs = self.epochs_to_pay_back
-        parts.append("not paid back" if epochs is None else f"paid back after {epochs:.1f} epochs")
-        seconds = f"{self.seconds:.1f} s ({self.cpu_seconds:.1f} s of CPU time)"
-        images = f"{self.num_images} images in {seconds}"
-        return f"{self.root}: {images}: {', '.join(parts)}"
-
-
-def save_stored(stored: StoredImages, folder: Path) -> None:
-    """Write the figures of the store into its folder."""
-    # The path is left out, because the folder may be moved.
-    facts = {name: value for name, value in asdict(stored).items() if name != "root"}
-    (folder / IMAGES).write_text(json.dumps(facts, indent=1))
-
-
-def load_stored(folder: Path) -> StoredImages | None:
-    """The figures in a store's folder; None for a folder without encoded images."""
-    path = folder / IMAGES
-    return StoredImages(folder, **json.loads(path.read_text())) if path.is_file() else None

@@ -18,10 +18,34 @@ Counts = Mapping[int, frozenset[PartPath]]
 
 
 def find_counts(batch: Tree) -> Counts:
-    """The numbers of samples that a batch may have; empty if there is none that fits all of it.
+    """The numbers of samples that a batch may have; empty if no number fits all of its parts.
 
-    A pair of dicts, which default_collate makes from samples that are pairs of dicts, may also be
-    two samples:
+    Each part of a batch allows some numbers of samples. A dict, list or tuple allows the numbers
+    that all of its entries allow:
+
+    =======================================  ======================================================
+    part of a batch                          numbers of samples that the part allows
+    =======================================  ======================================================
+    tensor or array of shape (n, ...)        n
+    tensor or array without dimensions       1
+    PackedSequence                           n, the number of sequences in the first step
+    text or number by itself                 any number
+    list of n texts or numbers               n; also 1 if the list is the whole batch
+    dict, named tuple                        the numbers that all values allow
+    list of n tensors, lists or dicts        the numbers that all entries allow; also n if the
+                                             entries are alike, because each may be a sample
+    =======================================  ======================================================
+
+    Here "x" allows 8 samples, and "split" any number. The result names the parts from which each
+    number follows:
+
+    >>> find_counts({"x": torch.zeros(8, 2), "split": "train"})
+    {8: frozenset({('x',)})}
+    >>> find_counts({"x": torch.zeros(8, 2), "y": torch.zeros(7)})
+    {}
+
+    A pair of dicts is ambiguous. It may be one batch of 8 samples, which default_collate makes from
+    samples that are pairs of dicts; or it may be a list of two samples:
 
     >>> sorted(find_counts([{"text": ["a"] * 8}, {"text": ["b"] * 8}]))
     [2, 8]
@@ -30,8 +54,11 @@ def find_counts(batch: Tree) -> Counts:
 
 
 def _find(node: Any, path: PartPath) -> Counts | None:
-    """As `find_counts` for a part of a batch; None for a part that says nothing, such as a text."""
-    # The rows of a packed sequence are those of all steps; the first step has one per sample.
+    """The numbers of samples that a part of a batch allows.
+
+    path: the path of the part in the batch. None: the part allows any number, as a text does.
+    """
+    # A packed sequence has a row for each step of each sample; the first step has all samples.
     if isinstance(node, PackedSequence):
         return {int(node.batch_sizes[0]): frozenset({path})}
     if isinstance(node, torch.Tensor | np.ndarray):
@@ -42,7 +69,10 @@ def _find(node: Any, path: PartPath) -> Counts | None:
 
 
 def _find_in_list(node: Sequence[Any], path: PartPath) -> Counts | None:
-    """As `_find` for a list or tuple, which may be a column, a list of columns or of samples."""
+    """The numbers of samples that a list or tuple at `path` allows; None: any number.
+
+    The list may be a column, a list of columns or a list of samples.
+    """
     here = frozenset({path})
     if node and not is_nested(node):
         # A flat list that stands alone is ambiguous: its texts may be one for each sample, or all
@@ -50,7 +80,8 @@ def _find_in_list(node: Sequence[Any], path: PartPath) -> Counts | None:
         alone: Counts = {} if path else {1: frozenset()}
         return {**alone, len(node): here}
     counts = _agree(_find(each, (*path, index)) for index, each in enumerate(node))
-    # The fields of a named tuple are columns.
+    # The fields of a named tuple are columns. Other lists of entries that are alike may be lists of
+    # samples.
     if hasattr(node, "_fields") or not any(map(_has_leaf, node)) or not _are_alike(node):
         return counts
     counts = counts or {}
@@ -58,12 +89,12 @@ def _find_in_list(node: Sequence[Any], path: PartPath) -> Counts | None:
 
 
 def _agree(parts: Iterable[Counts | None]) -> Counts | None:
-    """The numbers of samples that are possible by all parts; None if no part tells a number."""
-    told = [part for part in parts if part is not None]
-    if not told:
+    """The numbers of samples that all parts allow; None if each part allows any number."""
+    limiting = [part for part in parts if part is not None]
+    if not limiting:
         return None
-    common = set(told[0]).intersection(*told[1:])
-    return {count: frozenset().union(*(part[count] for part in told)) for count in common}
+    common = set(limiting[0]).intersection(*limiting[1:])
+    return {count: frozenset().union(*(part[count] for part in limiting)) for count in common}
 
 
 def _are_alike(nodes: Sequence[Any]) -> bool:

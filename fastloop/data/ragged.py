@@ -1,7 +1,8 @@
 """Batches of samples that differ in length, such as texts.
 
 The first dimension of each leaf may differ between samples. The same-data gate concatenates such
-leaves to a RaggedTensor; padding replaces each by (padded, lengths). npy_store.py stores them.
+leaves to a RaggedTensor; padding replaces each by (padded, lengths). ragged_npy_store.py stores
+such leaves.
 """
 
 from __future__ import annotations

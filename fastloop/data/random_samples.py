@@ -20,12 +20,12 @@ from fastloop.core.protocols import Dataset, Samples, Uint8Images
 from fastloop.core.types import Tree, Unsupported
 from fastloop.core.user_code import error_line
 from fastloop.data.dataset_batches import returns_batches
-from fastloop.data.npy_store import spread_indices
 from fastloop.data.ragged import is_ragged
+from fastloop.data.spread_indices import spread_indices
 from fastloop.data.store_leaves import bytes_of
 
 PROBED_SAMPLES = 16
-"""Samples that are read twice to find out whether they are random."""
+"""Maximum number of samples that are read twice to find out whether they are random."""
 _SEEDED = RLock()
 """Held while the generators, which belong to all threads, are seeded."""
 SEEDS = 1, 2
@@ -165,7 +165,7 @@ def refuse_random(samples: Any, name: str, remedy: str) -> None:
     # It is random if the values differ. It is also random if reading draws from a generator, which
     # then ends in two different states: a random crop may happen to be the same twice. A Dataset
     # that seeds the generators itself, as by torch.manual_seed(index), has equal values and states.
-    for index in spread_indices(len(samples)) if len(samples) else ():
+    for index in spread_indices(len(samples), PROBED_SAMPLES) if len(samples) else ():
         first, second = (_read_seeded(samples, index, seed) for seed in SEEDS)
         if drawn_from := first.other_states(second):
             reason = f"it draws from the generator of {' and '.join(drawn_from)}"

@@ -15,7 +15,8 @@ from torch.utils.data import IterableDataset, TensorDataset
 
 from fastloop.core.types import BadData, Tree, Unsupported
 from fastloop.core.user_code import is_iterable
-from fastloop.data.chunked_reader import MOST_ROWS, collate_chunk, collate_chunks, rows_per_chunk
+from fastloop.data.chunked_reader import MOST_ROWS, collate_chunks, rows_per_chunk
+from fastloop.data.sample_chunks import collate_chunk
 from fastloop.fastloader.columns.column import ColumnList
 
 TEXTS_ALLOWED = 'strings="keep" stores texts, strings="leave_out" drops them'

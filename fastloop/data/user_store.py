@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import errno
+import os
 from collections.abc import Iterator
 from pathlib import Path
+from reprlib import repr as short_repr
 from typing import Any, Literal, overload
 
 import torch
@@ -12,25 +14,16 @@ from torch.utils import _pytree as pytree
 
 from fastloop.core.atomic_files import flush_to_disk, hold_lock, write_beside
 from fastloop.core.bars import sample_bar
-from fastloop.core.types import LengthsDiffer, SamplesDiffer, Tree
+from fastloop.core.types import BadData, LengthsDiffer, SamplesDiffer, Tree
 from fastloop.data.image_encodings import ImageEncoding
-from fastloop.data.image_store import StoredImages, write_image_store
-from fastloop.data.npy_store import (
-    STRUCTURE,
-    check_is_store,
-    check_lengths,
-    open_npy,
-    open_ragged,
-    other_data_error,
-    select_rows,
-    spread_indices,
-    store_folder,
-    write_npy,
-    write_ragged,
-)
+from fastloop.data.image_store import write_image_store
+from fastloop.data.npy_store import STRUCTURE, open_npy, write_npy
 from fastloop.data.ragged import STORES_RAGGED, RaggedTensor, difference_error
+from fastloop.data.ragged_npy_store import open_ragged, select_rows, write_ragged
 from fastloop.data.random_samples import refuse_random
+from fastloop.data.spread_indices import spread_indices
 from fastloop.data.store_leaves import bytes_of
+from fastloop.data.store_replacement import COMPARED_SAMPLES, check_is_store, other_data_error
 from fastloop.data.store_sources import (
     SampleSource,
     StoreSource,
@@ -38,6 +31,7 @@ from fastloop.data.store_sources import (
     TreeSource,
     open_source,
 )
+from fastloop.data.stored_images import StoredImages
 from fastloop.fastloader.columns.column import mark_columns
 
 
@@ -113,7 +107,7 @@ def write_store(  # noqa: PLR0913 - settings of samples and of encoded images
     >>> root = write_store({"x": torch.zeros(1000, 8), "y": torch.arange(1000)}, "outputs/zeros")
     >>> loader = FastLoader(open_store(root), batch_size=64, shuffle=True)
     """
-    folder = store_folder(root)
+    folder = _folder_of(root)
     if images is not None:
         if ragged or strings or allow_random:
             names = "ragged, strings and allow_random"
@@ -147,17 +141,38 @@ def open_store(root: str | Path) -> Tree:
     sample, and each leaf the number of samples as its first dimension. Raises FileNotFoundError if
     there is no store, and BadData, naming the file, if a file is broken.
     """
-    folder = store_folder(root)
+    folder = _folder_of(root)
     if not (folder / STRUCTURE).is_file():
         raise FileNotFoundError(errno.ENOENT, "no store here; write_store writes one", str(folder))
     return mark_columns(_open_tree(folder))
 
 
+def _folder_of(root: Any) -> Path:
+    """The absolute path of a store's folder; raises TypeError or ValueError if `root` is not a
+    path."""
+    if not isinstance(root, str | os.PathLike):
+        raise TypeError(f"root={short_repr(root)}: allowed is the path of a folder")
+    # Path("") is the working folder, which nobody means to replace.
+    if not os.fspath(root):
+        raise ValueError("root='': allowed is the path of a folder")
+    return Path(root).absolute()
+
+
 def _open_tree(folder: Path) -> Tree:
     """The tree of a store's arrays; raises BadData that names a broken file."""
     tree = open_ragged(folder, open_npy(folder, "r"))
-    check_lengths(folder, tree)
+    _check_lengths(folder, tree)
     return tree
+
+
+def _check_lengths(folder: Path, tree: Any) -> None:
+    """Raise BadData if the leaves of a store's opened tree differ in length."""
+    leaves = pytree.tree_leaves(tree)
+    if any(getattr(leaf, "ndim", 1) == 0 for leaf in leaves):
+        raise BadData(f"{folder}: a broken store: a leaf has no rows")
+    lengths = sorted({len(leaf) for leaf in leaves})
+    if len(lengths) > 1:
+        raise BadData(f"{folder}: a broken store: its leaves have {lengths} rows")
 
 
 def _describe_ways(dataset: Any) -> str:
@@ -187,7 +202,7 @@ def _holds(folder: Path, source: TreeSource | SampleSource) -> bool:
     stored, structure = pytree.tree_flatten(_open_tree(folder))
     if {len(leaf) for leaf in stored} != {source.count}:
         return False
-    indices = spread_indices(source.count)
+    indices = spread_indices(source.count, COMPARED_SAMPLES)
     read, new_structure = pytree.tree_flatten(source.read(indices))
     return structure == new_structure and all(
         _leaf_bits(new) == _leaf_bits(select_rows(old, new, indices))

@@ -1,7 +1,9 @@
-"""Why a job takes as long as it does: the ladder, the verdict, what-ifs predicted and tried.
+"""Explain why a job takes as long as it does, and which changes make it faster.
 
-The package is callable, as `fastloop.explain(loader, step)`. It imports
-from fastloop.sweep and lower floors (see docs/architecture.md).
+The ladder is the time that each part adds to an epoch, the verdict names the cause, and a what-if
+is a change with its predicted and realised gain. The package is callable, as
+`fastloop.explain(loader, step)`. It imports from fastloop.sweep and lower floors (see
+docs/architecture.md).
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class _ExplainModule(ModuleType):
-    """The package's own class, which makes it callable: a package of modules, and a function."""
+    """The class of this package: a module that can also be called like a function."""
 
     def __call__(
         self,

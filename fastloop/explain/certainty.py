@@ -22,6 +22,7 @@ from typing import TypeVar
 
 import numpy as np
 
+from fastloop.core import stats
 from fastloop.core.stats import Estimate
 
 Key = TypeVar("Key")
@@ -91,6 +92,21 @@ def draw_seconds(rounds: Sequence[Mapping[Key, float]]) -> tuple[dict[Key, np.nd
     return dict(zip(keys, seconds.T, strict=True)), levels
 
 
+def draw_shares(shares: Sequence[float], count: int, seed: int) -> np.ndarray:
+    """Draws of a share of the epoch that each round has measured, the likeliest draw first.
+
+    shares: the share in each round. count: number of draws. seed: a seed of its own for each share,
+    other than 0, as the draws of the levels have the seed 0.
+    """
+    value = stats.median(shares)
+    # A single round shows no deviation: half of the value is assumed.
+    error = (stats.std(shares) or abs(value) / 2) / len(shares) ** 0.5
+    normals = np.random.default_rng(seed).standard_t(len(shares), count)
+    # As in draw_seconds, the first draw is the estimate.
+    normals[0] = 0
+    return value + error * normals
+
+
 def estimate_from(draws: np.ndarray) -> Estimate:
     """The first draw, which is the likeliest value, with the central 95 % interval of all draws."""
     low, high = np.percentile(draws, [2.5, 97.5])
@@ -98,7 +114,10 @@ def estimate_from(draws: np.ndarray) -> Estimate:
 
 
 def find_levels(seconds: np.ndarray) -> Levels:
-    """Levels of seconds of shape (round, pass). Raises ValueError if a time is not positive."""
+    """The levels of passes, from seconds of shape (round, pass).
+
+    Raises ValueError if a time is not positive and finite.
+    """
     if not (np.isfinite(seconds).all() and (seconds > 0).all()):
         raise ValueError(f"times have to be positive: {seconds.tolist()}")
     rounds, passes = seconds.shape

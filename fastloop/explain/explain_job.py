@@ -27,12 +27,13 @@ from fastloop.core.protocols import StreamingDataset
 from fastloop.core.result import Measurement
 from fastloop.core.spans import now_ns, seconds_between
 from fastloop.core.types import UsageError
+from fastloop.explain.batch_passes import BatchTimes
 from fastloop.explain.causes import find_causes
 from fastloop.explain.change import Change
 from fastloop.explain.explained_job import ExplainedJob, count_batches
 from fastloop.explain.explanation_text import to_json
-from fastloop.explain.instrumented import Recording
-from fastloop.explain.ladder import Round, build_ladder, work_of
+from fastloop.explain.image_decoding import describe_decoding
+from fastloop.explain.ladder import build_ladder, work_of
 from fastloop.explain.model import is_close
 from fastloop.explain.predict import Measured, predict_seconds
 from fastloop.explain.predicted_gain import predict_gain
@@ -44,10 +45,11 @@ from fastloop.explain.prediction_input import (
     time_single_batches,
 )
 from fastloop.explain.proposed_changes import propose_changes, read_changes
-from fastloop.explain.rung_passes import BatchTimes, benchmark_of
-from fastloop.explain.rungs import benchmark_name, describe_decoding, overlaps, uses_dataloader
+from fastloop.explain.record_epoch import Recording
+from fastloop.explain.rung_passes import Round
+from fastloop.explain.rungs import benchmark_name, benchmark_of, overlaps, uses_dataloader
 from fastloop.explain.surroundings import Beginning, look_after, look_before
-from fastloop.explain.verdict import add_threads, judge, tells_too_little
+from fastloop.explain.verdict import add_threads, is_imprecise, judge
 from fastloop.explain.what_ifs import (
     ChangedJob,
     choose,
@@ -57,7 +59,7 @@ from fastloop.explain.what_ifs import (
     try_changed_jobs,
 )
 from fastloop.observe.chrome_trace import format_trace
-from fastloop.observe.lanes import build_lanes, part_seconds
+from fastloop.observe.lanes import build_lane_rows, part_seconds
 from fastloop.observe.timeline_svg import draw_timeline
 from fastloop.processes.rank_group import resolve_device
 from fastloop.sweep.early_check import reason_against
@@ -84,8 +86,8 @@ class _JobPasses:
     """Times of single batches without workers: with the job's threads, and with one thread."""
     serial: Round
     """A round in which nothing overlaps. If the job overlaps loading with steps, the round ran
-    without workers; else it is the last round of the ladder. A loader that can't be taken apart has
-    the last round here, too."""
+    without workers; else it is the last round of the ladder. For a loader that can't be taken apart
+    it is the last round in any case, even if the loader overlaps steps."""
     rounds: list[Round]
     ladder: Ladder
     without_steps: Measurement
@@ -226,7 +228,7 @@ def _measure(
         shares = [without_steps_s / stats.median([times[last].seconds for times in rounds])]
         return build_ladder(rounds, whole_epochs.whole_batches, work_s, started, shares, device)
 
-    rounds = explained.time_ladder(num_rounds, seconds, lambda few: tells_too_little(build(few)))
+    rounds = explained.time_ladder(num_rounds, seconds, lambda few: is_imprecise(build(few)))
     passes = _JobPasses(
         first_batch_s=present.first_batch_s,
         times=times,
@@ -302,7 +304,7 @@ def _predict(
 def write_timeline(recording: Recording, folder: Path, title: str) -> InstrumentedEpoch:
     """Write timeline.svg and timeline.json to the folder; returns figures of the recorded epoch."""
     write_text(folder / TIMELINE_SVG, draw_timeline(recording.events, title))
-    trace = format_trace(build_lanes(recording.events), recording.unix_offset_ns)
+    trace = format_trace(build_lane_rows(recording.events), recording.unix_offset_ns)
     write_text(folder / TIMELINE_TRACE, trace)
     seconds = seconds_between(recording.start_ns, recording.stop_ns)
     seconds_by_part = part_seconds(recording.loop)

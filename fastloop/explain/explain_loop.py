@@ -23,9 +23,10 @@ from fastloop.core.spans import now_ns, seconds_between, synchronize
 from fastloop.core.text import wrap
 from fastloop.core.time_limits import deadline_after
 from fastloop.core.types import Epochs, Tree
+from fastloop.explain.batch_passes import END
 from fastloop.explain.explained_job import FEWEST_BATCHES, FEWEST_ROUNDS, MOST_SECONDS, WINDOW_S
 from fastloop.explain.explanation_text import ladder_lines, ladder_table
-from fastloop.explain.ladder import Round, build_ladder
+from fastloop.explain.ladder import build_ladder
 from fastloop.explain.loop_rungs import (
     LoaderOrFunction,
     LoopStep,
@@ -35,7 +36,7 @@ from fastloop.explain.loop_rungs import (
     rung_openers,
 )
 from fastloop.explain.rung_loaders import MOST_READY, READY_S
-from fastloop.explain.rung_passes import END
+from fastloop.explain.rung_passes import Round
 from fastloop.explain.verdict import judge, verdict_lines
 from fastloop.options.loader.user import iterable_epochs
 from fastloop.processes.rank_group import resolve_device

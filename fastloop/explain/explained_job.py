@@ -20,9 +20,9 @@ from fastloop.core.prepared_data import PreparedData
 from fastloop.core.time_limits import Deadline, deadline_after, within
 from fastloop.core.traits import LoaderTraits, traits_of
 from fastloop.core.types import UsageError, name_of
-from fastloop.explain.instrumented import Recording, record_epoch
-from fastloop.explain.ladder import Round
-from fastloop.explain.rung_passes import BatchTimes, EpochTimes, time_batches, time_rung
+from fastloop.explain.batch_passes import BatchTimes, time_batches
+from fastloop.explain.record_epoch import Recording, record_epoch
+from fastloop.explain.rung_passes import EpochTimes, Round, time_rung
 from fastloop.explain.rungs import rungs_of, uses_dataloader
 from fastloop.trial.job import Job
 
@@ -31,7 +31,7 @@ Key = TypeVar("Key")
 WINDOW_S = 0.5
 """Epochs that take more than this number of seconds are cut to about this length."""
 LONGEST_EPOCH_S = 5.0
-"""Maximum seconds of an epoch that can't be cut; a job with longer epochs is refused."""
+"""Maximum seconds of an epoch that can't be cut; a job is refused if such an epoch takes longer."""
 FEWEST_BATCHES = 4
 """Minimum number of batches in an epoch that is cut."""
 LEAST_PASS_S = 5.0
@@ -149,8 +149,9 @@ class ExplainedJob:
     ) -> list[Round]:
         """Times of all rungs, round by round.
 
+        seconds: time after which no round begins beyond FEWEST_ROUNDS; None: MOST_SECONDS.
         needs_more: returns True if the rounds so far do not suffice. Up to num_rounds more rounds
-        then follow; none of them begins after MORE_UNTIL_S.
+        then follow; none of them begins after MORE_UNTIL_S, or after `seconds` if that is less.
         """
         # The time counts from the first round on, so a job with slow passes gets no added rounds.
         deadline = deadline_after(min(seconds or MORE_UNTIL_S, MORE_UNTIL_S))
@@ -173,7 +174,7 @@ class ExplainedJob:
 def time_side_by_side(
     jobs: dict[str, ExplainedJob], num_rounds: int, seconds: float | None
 ) -> list[dict[str, EpochTimes]]:
-    """Times of whole jobs, without removed parts: for each round, the times by the job's name."""
+    """For each round, name of a job -> times of that job as it is, with all of its parts."""
     return [
         {name: jobs[name].time_rung(jobs[name].rungs[-1], number) for name in names}
         for number, names in _rounds_within(dict.fromkeys(jobs, num_rounds), seconds)
@@ -183,7 +184,10 @@ def time_side_by_side(
 def _rounds_within(
     counts: dict[Key, int], seconds: float | None
 ) -> Iterator[tuple[int, list[Key]]]:
-    """Number and keys of each round; after `seconds`, no round begins beyond FEWEST_ROUNDS."""
+    """Number and keys of each round, until there is no time left for more rounds.
+
+    seconds: time after which no round begins beyond FEWEST_ROUNDS; None: MOST_SECONDS.
+    """
     deadline = deadline_after(seconds or MOST_SECONDS)
     for number, keys in rounds(counts):
         if number >= FEWEST_ROUNDS and deadline.is_over:

@@ -2,9 +2,10 @@
 
 The model has no randomness and keeps no state. If there are n workers, each worker makes every n-th
 batch, at most `prefetch` batches ahead of the loop, and the loop takes the batches in order. A
-phase is a piece of work. If the running phases need more cores than there are, all of them slow
-down by the same factor. The interpreter's lock slows down the threads that share it in the same
-way. A phase in several threads, which wait for each other, slows down by a power of that factor.
+phase is a piece of work. If the running phases need more cores than there are, all phases that
+compute slow down by the same factor. The interpreter's lock slows down the threads that share it in
+the same way. A phase in several threads slows down more, because its threads wait for each other
+(see CROWDED_POWER).
 """
 
 from __future__ import annotations
@@ -17,10 +18,10 @@ LOCK_CAPACITY = 1.0
 CROWDED_POWER, WORST_CROWDED_POWER = 1.5, 20.0
 """Usual and worst power by which work in several threads slows down. If there are f times as many
 threads as cores, work in one thread takes f times as long. Work in two or more of OpenMP's threads
-takes f ** (1 + power) times as long: these threads wait for each other after each operation, so a
-thread that has lost its core delays the others. Steps of four models in two threads on two cores
-had 0.07 to 0.48 of their speed beside a busy process (experiments/attach). With the worst power,
-such steps stand still while other processes compute."""
+takes up to f ** (1 + power) times as long: these threads wait for each other after each operation,
+so a thread that has lost its core delays the others. Steps of four models in two threads on two
+cores had 0.07 to 0.48 of their speed beside a busy process (experiments/attach). With the worst
+power, such steps stand still while other processes compute."""
 MOST_HELD_UP = 1000.0
 """Greatest factor by which other work delays work in several threads: a speed must not be zero."""
 MOST_SIMULATED = 400
@@ -130,7 +131,7 @@ def _slow_down(phases: Sequence[Phase], machinery: Machinery) -> float:
 
 
 class _Simulation:
-    """The simulation of an epoch with workers: its state, and the steps from event to event."""
+    """The simulation of an epoch with workers, from the end of one phase to the next."""
 
     def __init__(
         self,
@@ -224,12 +225,13 @@ class _Simulation:
 def _slow_down_threads(
     phase: Phase, by_cores: float, own_cores: float, machinery: Machinery
 ) -> float:
-    """The factor by which a phase that computes is slower, alone in its thread or in several.
+    """The factor by which a phase that computes, in one thread or in several, is slower.
 
     by_cores: the factor of work in one thread. own_cores: number of cores that all running phases
     of the loader and the loop keep busy at full speed.
     """
-    # A phase that runs alone takes its measured time, whatever its number of threads.
+    # Work in one thread has no further factor. Nor has a phase that runs alone: its time was
+    # measured with all of its threads.
     if phase.cores <= 1 or own_cores <= phase.cores:
         return by_cores
     # A phase that keeps 1.5 cores busy works in two threads for half of its time, and in one thread
@@ -238,7 +240,8 @@ def _slow_down_threads(
     threads = min(max(2.0, phase.cores), machinery.cores)
     others = own_cores - phase.cores
     crowded = max(by_cores, (others + threads) / machinery.cores)
-    # Threads are held up only while others compute: workers that mostly wait leave them alone.
+    # Other phases hold up these threads only while they compute: workers that mostly wait hold up
+    # little.
     most = 1 / max(1 - others, 1 / MOST_HELD_UP)
     held_up = max(by_cores, min(most, crowded ** (1 + machinery.crowded_power)))
     return (1 - share) * by_cores + share * held_up

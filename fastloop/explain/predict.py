@@ -7,11 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 from fastloop.core import stats
 from fastloop.core.cgroup import available_cores
+from fastloop.explain.batch_passes import BatchTimes
 from fastloop.explain.model import MOST_SIMULATED, Machinery, Phase, epoch_seconds
-from fastloop.explain.rung_passes import BatchTimes, EpochTimes
+from fastloop.explain.rung_passes import EpochTimes
 from fastloop.trial.job import Job
 
 FASTLOADER_AHEAD = 2
@@ -19,9 +21,15 @@ FASTLOADER_AHEAD = 2
 bytes instead, which gives about the same number of batches."""
 MOST_BEGINNINGS = 8
 """Maximum number of different first batches from which a short epoch is simulated."""
-HandOff = tuple[EpochTimes, EpochTimes]
-"""Times of two passes of a round, which show the cost of handing batches over. In the first pass
-workers send batches that are ready; in the second, the loop itself has the ready batches."""
+
+
+class HandOff(NamedTuple):
+    """Times of two passes of one round, which differ by the cost of handing batches over."""
+
+    from_workers: EpochTimes
+    """Times of the pass in which workers send batches that are ready."""
+    in_loop: EpochTimes
+    """Times of the pass in which the loop itself has the ready batches."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,7 +44,7 @@ class Measured:
     one_thread: BatchTimes
     """As `own_threads`, but with torch_threads=1, as in a worker."""
     hand_off: Mapping[int, Sequence[HandOff]]
-    """Number of workers -> a pair of passes for each round."""
+    """Number of workers -> the hand-off of each round."""
     kept: float
     """Share of the work of loading that remains if samples come from a store."""
     decode_share: float = 0.0
@@ -81,7 +89,7 @@ def predict_seconds(
         # Persistent workers have started in the warm-up epoch.
         if job.loading.persistent_workers:
             start_s = 0.0
-        # The loop receives a batch by its own work: it unpickles it and maps its memory.
+        # To receive a batch is work of the loop, which unpickles the batch and maps its memory.
         steps = [[Phase(seconds=hand_off_s), *step] for step in steps]
     prefetch = job.loading.batches_ahead
     # Here device_prefetch is a thread that loads ahead of the loop: in the model, one worker that
@@ -111,8 +119,8 @@ def predict_gathered_seconds(job: Job, measured: Measured) -> float:
 def predict_threaded_seconds(job: Job, measured: Measured, num_threads: int) -> float:
     """Seconds of a whole epoch with a loader in which threads of Python read samples ahead."""
     cores = available_cores()
-    # All CPU time of reading is assumed to need the interpreter's lock. Code that releases the
-    # lock, as most decoders do, is faster than predicted.
+    # All CPU time of reading and of steps is assumed to need the interpreter's lock. Code that
+    # releases the lock, as most decoders do, is faster than predicted.
     threads = measured.with_threads_of(job)
     loads = _with_lock(_phases(measured.one_thread.load_s, measured.one_thread.load_cpu_s, cores))
     steps = _with_lock(_phases(threads.step_s, threads.step_cpu_s, cores))
@@ -121,14 +129,15 @@ def predict_threaded_seconds(job: Job, measured: Measured, num_threads: int) -> 
 
 
 def _hand_off(measured: Measured, workers: int) -> tuple[float, float]:
-    """Seconds in which the loop receives a batch, and seconds until workers have started."""
+    """Seconds in which the loop receives a batch, and seconds of the start and end of workers."""
     rounds = measured.hand_off[workers]
-    # The batches are ready in both passes, so the passes differ only by the way through a queue.
+    # The batches are ready in both passes. Apart from the start and end of workers, the passes
+    # differ only by the way of a batch through a queue.
     batch_s = [
-        (through.seconds - through.start_up_s - ready.seconds) / through.batches
-        for through, ready in rounds
+        (from_workers.seconds - from_workers.start_up_s - in_loop.seconds) / from_workers.batches
+        for from_workers, in_loop in rounds
     ]
-    start_s = stats.median([through.start_up_s for through, _ in rounds])
+    start_s = stats.median([each.from_workers.start_up_s for each in rounds])
     return max(0.0, stats.median(batch_s)), start_s
 
 

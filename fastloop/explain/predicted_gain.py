@@ -1,9 +1,9 @@
 """Predict the gain of a change, the share of an epoch that it saves, with an interval.
 
-A predicted gain is uncertain for four reasons. Their variances add up on the logarithmic scale: the
-choice of batches that were timed (a bootstrap); the difference between two passes, which time the
-same batches; the errors of the model (its miss of the job as it is, and a floor); and the noise of
-the passes that later measure the realised gain.
+A predicted gain is uncertain for four reasons: the choice of batches that were timed (a bootstrap);
+the difference between two passes, which time the same batches; the errors of the model (its miss of
+the job as it is, and a floor); and the noise of the passes that later measure the realised gain.
+The variances of the four add up on the logarithmic scale.
 experiments/explain/README.md counts how often the intervals contain the realised gain.
 """
 
@@ -23,10 +23,10 @@ from fastloop.core.loading_settings import DECLARED
 from fastloop.core.parts import Part
 from fastloop.core.stats import Estimate
 from fastloop.core.types import name_of
+from fastloop.explain.batch_passes import BatchTimes
 from fastloop.explain.ladder import Ladder
 from fastloop.explain.model import LEAST_MISS, LEAST_MISS_OF_OTHERS
 from fastloop.explain.predict import HandOff, Measured, predict_gathered_seconds, predict_seconds
-from fastloop.explain.rung_passes import BatchTimes
 from fastloop.explain.rungs import uses_dataloader
 from fastloop.trial.job import Job
 
@@ -259,11 +259,16 @@ def _resample_rounds(
     # ladder.
     factors = np.exp(noise * generator.standard_normal(len(rounds))).tolist()
     return [
-        (replace(through, seconds=through.seconds * factor), ready)
-        for factor, (through, ready) in zip(
-            factors, (rounds[place] for place in places), strict=True
-        )
+        _scale_workers_pass(rounds[place], factor)
+        for place, factor in zip(places, factors, strict=True)
     ]
+
+
+def _scale_workers_pass(hand_off: HandOff, factor: float) -> HandOff:
+    """The hand-off, with the seconds of the workers' pass multiplied by the factor."""
+    from_workers = hand_off.from_workers
+    scaled = replace(from_workers, seconds=from_workers.seconds * factor)
+    return hand_off._replace(from_workers=scaled)
 
 
 def _resample_batches(times: BatchTimes, generator: np.random.Generator) -> BatchTimes:

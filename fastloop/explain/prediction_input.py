@@ -12,12 +12,13 @@ from dataclasses import dataclass, field, replace
 from fastloop.core.parts import Part
 from fastloop.core.prepared_data import PreparedData
 from fastloop.core.types import JobFailed, name_of
+from fastloop.explain.batch_passes import BatchTimes, merge_batches
 from fastloop.explain.explained_job import ExplainedJob
-from fastloop.explain.ladder import Round
+from fastloop.explain.image_decoding import reads_images
 from fastloop.explain.predict import HandOff, Measured
 from fastloop.explain.proposed_changes import transforms_samples
-from fastloop.explain.rung_passes import BatchTimes, merge_batches
-from fastloop.explain.rungs import reads_images, uses_dataloader
+from fastloop.explain.rung_passes import Round
+from fastloop.explain.rungs import uses_dataloader
 from fastloop.trial.decode_limit import seconds_by_library
 from fastloop.trial.job import Job
 
@@ -42,7 +43,8 @@ class PartCosts:
 def measure_parts(explained: ExplainedJob) -> PartCosts:
     """The costs of other decoders, and of transforming whole batches, for a job's loader.
 
-    Empty if the loader is not torch's DataLoader: the parts of other loaders are not measured.
+    Empty if the loader is not built on torch's DataLoader: the parts of other loaders are not
+    measured.
     """
     if not uses_dataloader(explained.job):
         return PartCosts()
@@ -61,7 +63,7 @@ def _time_decoders(explained: ExplainedJob) -> dict[str, float]:
         timeout_s=explained.job.trial_timeout_s,
     )
     own_s = seconds.pop(name_of(getattr(explained.job.dataset, "decoder", None)), None)
-    # A decoder that the user wrote is not timed here, so others can't be compared with it.
+    # No decoder can be timed if the samples' files are unknown or the samples have no decoder.
     if own_s is None:
         return {}
     ratios = {name: each / own_s for name, each in seconds.items()}
@@ -93,18 +95,31 @@ def _time_batch_transform(explained: ExplainedJob) -> float | None:
 
 
 def share_of_loading(rung: Part, times: Round) -> float:
-    """Share of the time of loading that a part takes; 0 if it has no rung.
+    """Share of the time of loading that a part takes; 0 if it has no rung, or if it is no part of
+    loading, such as a transform on the device.
 
     times: the times of all rungs in a round in which nothing overlaps.
     """
     rungs = list(times)
     if rung not in times or Part.COPY not in times:
         return 0.0
+    delivery = _last_rung_of_delivery(times)
+    if rungs.index(rung) <= rungs.index(delivery):
+        return 0.0
     below = rungs[rungs.index(rung) - 1]
-    # All rungs after COPY are parts of loading.
-    load_s = times[rungs[-1]].seconds - times[Part.COPY].seconds
+    load_s = times[rungs[-1]].seconds - times[delivery].seconds
     part_s = times[rung].seconds - times[below].seconds
     return min(1.0, max(0.0, part_s / load_s)) if load_s > 0 else 0.0
+
+
+def _last_rung_of_delivery(times: Round) -> Part:
+    """The rung on which batches are ready before the clock starts: they are only copied to the
+    device, and perhaps transformed there. All rungs above it are parts of loading."""
+    rungs = list(times)
+    # Samples that are transformed on the device have their rung below that of the hand-off. Other
+    # loaders than DataLoader have a single rung of loading, the last one.
+    first = rungs.index(Part.HAND_OFF) if Part.HAND_OFF in times else len(rungs) - 1
+    return rungs[first - 1]
 
 
 def time_single_batches(whole_epochs: ExplainedJob) -> tuple[BatchTimes, BatchTimes]:
@@ -138,13 +153,13 @@ def measure_hand_off(
     present = explained.job.loading.num_workers
     hand_off: dict[int, list[HandOff]] = {count: [] for count in workers if count}
     if present in hand_off and Part.HAND_OFF in ladder[0]:
-        hand_off[present] = [(each[Part.HAND_OFF], each[Part.COPY]) for each in ladder]
-    missing = [count for count, pairs in hand_off.items() if not pairs]
+        hand_off[present] = [HandOff(each[Part.HAND_OFF], each[Part.COPY]) for each in ladder]
+    missing = [count for count, rounds in hand_off.items() if not rounds]
     for number in range(HAND_OFF_ROUNDS if missing else 0):
-        ready = explained.time_rung(Part.COPY, number)
+        in_loop = explained.time_rung(Part.COPY, number)
         for count in missing:
-            through = explained.with_workers(count).time_rung(Part.HAND_OFF, number)
-            hand_off[count].append((through, ready))
+            from_workers = explained.with_workers(count).time_rung(Part.HAND_OFF, number)
+            hand_off[count].append(HandOff(from_workers, in_loop))
     return hand_off
 
 
@@ -175,11 +190,14 @@ def measure_for_model(
 
 
 def _share_without_samples(ladder: Round) -> float:
-    """Share of loading that remains if samples come from a store: collate, and transform."""
+    """Share of loading that remains if samples come from a store: the hand-off, collate, and the
+    transform if the loader applies it."""
     # The loader was not taken apart, so it is not known which part of its work a store would save.
     if Part.COLLATE not in ladder:
         return 1.0
-    below = ladder[Part.TRANSFORM] if Part.TRANSFORM in ladder else ladder[Part.COLLATE]
-    load_s = list(ladder.values())[-1].seconds - ladder[Part.COPY].seconds
-    kept_s = below.seconds - ladder[Part.COPY].seconds
+    rungs, delivery = list(ladder), _last_rung_of_delivery(ladder)
+    is_transformed = Part.TRANSFORM in rungs[rungs.index(Part.COLLATE) :]
+    last_kept = ladder[Part.TRANSFORM if is_transformed else Part.COLLATE]
+    load_s = ladder[rungs[-1]].seconds - ladder[delivery].seconds
+    kept_s = last_kept.seconds - ladder[delivery].seconds
     return min(1.0, max(0.0, kept_s / load_s)) if load_s > 0 else 1.0

@@ -28,7 +28,8 @@ from fastloop.data.image_files import LabelledImages, uint8_samples
 from fastloop.data.image_pixels import to_floats
 from fastloop.data.rows import Rows
 from fastloop.data.torch_epochs import identity_collate, torch_epochs
-from fastloop.explain.rungs import reads_images, rungs_of
+from fastloop.explain.image_decoding import reads_images
+from fastloop.explain.rungs import rungs_of
 from fastloop.trial.job_context import JobContext
 from fastloop.trial.page_cache import ReopenableLoader, open_reopenable
 from fastloop.trial.window import Consumer

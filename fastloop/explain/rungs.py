@@ -5,21 +5,21 @@ Also find the facts of a job on which its rungs and its verdict depend.
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterator
-from itertools import islice
-from pathlib import Path
+from collections.abc import Mapping
+from itertools import pairwise
+from typing import Any, TypeVar
 
-from fastloop.core.benchmark import runs_model
+import numpy as np
+
+from fastloop.core.benchmark import Benchmark, runs_model
 from fastloop.core.parts import Part
 from fastloop.core.plan import CANONICAL_COLLATE
 from fastloop.core.prepared_data import PreparedData
-from fastloop.core.traits import DatasetTraits, LoaderTraits, TransformTraits, traits_of
+from fastloop.core.traits import LoaderTraits, TransformTraits, traits_of
+from fastloop.explain.image_decoding import reads_images
 from fastloop.trial.job import Job
 
-FORMAT_NAMES = {".jpg": "JPEG", ".jpeg": "JPEG", ".png": "PNG", ".webp": "WebP", ".bmp": "BMP"}
-MOST_LISTED = 200
-"""Maximum number of files that are looked at to find the commonest image format."""
+T = TypeVar("T", float, np.ndarray)
 
 
 def rungs_of(job: Job, prepared: PreparedData) -> tuple[Part, ...]:
@@ -55,18 +55,14 @@ def overlaps(job: Job) -> bool:
 
 
 def benchmark_name(job: Job) -> str:
-    """The benchmark that is explained: the last one with a model, or else the last one."""
+    """The name of the benchmark that is explained: the last with a model, or else the last."""
     with_model = [name for name, each in job.benchmark.items() if runs_model(each)]
     return (with_model or list(job.benchmark))[-1]
 
 
-def reads_images(job: Job) -> bool:
-    """True if samples are image files, so that reading and decoding can be told apart."""
-    return (
-        traits_of(DatasetTraits, job.dataset).decodes
-        and job.loader.store is None
-        and hasattr(job.dataset, "open_uint8")
-    )
+def benchmark_of(job: Job) -> Benchmark:
+    """The benchmark that is explained."""
+    return job.benchmark[benchmark_name(job)]
 
 
 def _collates(job: Job) -> bool:
@@ -81,17 +77,20 @@ def _last_rung(job: Job) -> Part:
     return Part.READ if job.loader.store is not None else Part.DECODE
 
 
-def describe_decoding(job: Job, prepared: PreparedData) -> str:
-    """Words such as `JPEG decoding by Pillow`; empty if samples are not image files."""
-    if not reads_images(job):
-        return ""
-    names = islice(_list_files(prepared.files), MOST_LISTED)
-    counts = Counter(FORMAT_NAMES.get(path.suffix.lower(), "image") for path in names)
-    kind = counts.most_common(1)[0][0] if counts else "image"
-    decoder = getattr(job.dataset, "decoder", None)
-    return f"{kind} decoding by {decoder.library().split()[0]}" if decoder else f"{kind} decoding"
+def starting_rungs(times: Mapping[Part, Any]) -> tuple[Part, Part]:
+    """The rung in which the loader starts, and the rung below it."""
+    rungs = list(times)
+    # HAND_OFF runs the loader with ready batches: its start-up is the start of processes alone,
+    # without the start of a dataset that opens files.
+    starting = Part.HAND_OFF if Part.HAND_OFF in times else rungs[-1]
+    return starting, rungs[rungs.index(starting) - 1]
 
 
-def _list_files(paths: tuple[Path, ...]) -> Iterator[Path]:
-    for path in paths:
-        yield from (each for each in path.rglob("*") if each.is_file()) if path.is_dir() else [path]
+def increase_by_rung(seconds: Mapping[Part, T]) -> dict[Part, T]:
+    """The time that each rung adds to the rung below it; the lowest rung has its own time.
+
+    seconds: the time of each rung, the lowest first; an array holds draws of the time.
+    """
+    added = {rung: seconds[rung] - seconds[below] for below, rung in pairwise(seconds)}
+    first = next(iter(seconds))
+    return {first: seconds[first], **added}

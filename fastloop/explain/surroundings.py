@@ -10,8 +10,8 @@ from pathlib import Path
 import torch
 
 from fastloop.core.cgroup import QuotaPeriods, count_affinity, count_periods, cpu_quota
+from fastloop.explain.batch_passes import BatchTimes
 from fastloop.explain.predict import Measured, predict_seconds
-from fastloop.explain.rung_passes import BatchTimes
 from fastloop.trial.job import Job
 from fastloop.trial.page_cache import files_below, resident_fraction
 
@@ -34,11 +34,12 @@ class Surroundings:
     """Share of the pages of the job's files that were in memory before it ran; None: unknown."""
     gain_without_quota: float | None
     """Share of an epoch that the job would save on all visible cores without the quota, by the
-    model; None: no such quota, or no prediction."""
+    model; None: there is no quota below visible_cores, or no prediction."""
     machine_cores: int
     """Number of the machine's cores, whether the job may use them or not."""
     load_cpu_share: float
-    """CPU time of making a batch in the loop, as a share of the time of making it."""
+    """CPU time of making a batch in the loop, as a share of the time of making it. Waits for a core
+    do not count as time."""
 
     @property
     def available_cores(self) -> float:
@@ -73,8 +74,7 @@ def look_after(
     """The surroundings of a job after its passes.
 
     measured: the input of the model; None if the model misses the job's time, so nothing is
-    predicted.
-    without_workers: the times of the job's batches without workers.
+    predicted. without_workers: the times of the job's batches without workers.
     """
     quota, visible = cpu_quota(), count_affinity()
     has_less = quota is not None and quota < visible

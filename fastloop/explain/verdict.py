@@ -14,14 +14,14 @@ WORTH_IMPROVING = 0.10
 """A loader is worth improving if a perfect one would save at least this share of a job's epoch, or
 of a script's loop. This is a choice and not a measurement; the study in experiments/explain uses
 the same threshold."""
-MOST_UNSURE = 0.25
+MOST_UNSURE_SHARE = 0.25
 """The verdict is `step` only if the interval of the share that a perfect loader saves ends at or
 below this value. The value is above WORTH_IMPROVING because the intervals of few rounds are wide:
 otherwise many healthy jobs would get no verdict."""
-MOST_UNATTRIBUTED = 0.05
-"""The greatest share of an epoch, beyond noise, by which the sum of the parts may differ from the
-whole."""
-LONGEST_INTERVAL = 0.05
+MOST_RESIDUE_SHARE = 0.05
+"""No part is named if the sum of the parts differs from the whole, beyond noise, by more than this
+share of an epoch."""
+LONGEST_INTERVAL_SHARE = 0.05
 """Rounds are added if the interval of a part is longer than this share of the epoch."""
 LEAST_CERTAINTY = 0.80
 """A part is named only if it is the greatest with at least this certainty. In simulated campaigns
@@ -37,9 +37,9 @@ PHRASES = {
     Part.READ: "reading",
     Part.UNATTRIBUTED: "the loader as a whole (its parts can't be measured)",
 }
-LEAST_NAMED = 0.05
+LEAST_NAMED_SHARE = 0.05
 """A part with less than this share of the wait is not named."""
-LEAST_LIKELY = 0.05
+LEAST_LIKELY_CERTAINTY = 0.05
 """A part is named as perhaps the greatest only if it is at least this certain."""
 ADVICE = "more rounds (trials=) or a quieter machine tell more"
 
@@ -51,7 +51,7 @@ def judge(ladder: Ladder, name: str, first_batch_s: float, decoding: str = "") -
     batch. decoding: words for making a sample; empty if nothing is known of it.
     """
     phrases = _name_parts(decoding)
-    if not _is_sure(ladder):
+    if not _knows_worth(ladder):
         unsure = _describe_unsure(ladder, name, phrases)
         return Verdict(word=Part.UNATTRIBUTED, sentences=tuple(unsure))
     if ladder.wait_share.value < WORTH_IMPROVING:
@@ -89,34 +89,34 @@ def verdict_lines(verdict: Verdict, more: str = "") -> list[str]:
     return [f"verdict: {verdict.word}", *wrap([f"{verdict.text} {more}"])]
 
 
-def needs_more_rounds(ladder: Ladder) -> bool:
-    """True if the rounds don't tell whether the loader is worth improving, or which part of it is
-    the greatest."""
+def is_undecided(ladder: Ladder) -> bool:
+    """True if the rounds don't tell whether the loader is worth improving, or which part of the
+    loader is the greatest."""
     wait = ladder.wait_share
     # `judge` may accept an interval that contains the threshold. While rounds can be added, that
     # interval is a reason to add some.
-    if not _is_sure(ladder) or wait.low < WORTH_IMPROVING < wait.high:
+    if not _knows_worth(ladder) or wait.low < WORTH_IMPROVING < wait.high:
         return True
     return wait.value >= WORTH_IMPROVING and _leading_row(ladder).sure_greatest < LEAST_CERTAINTY
 
 
-def tells_too_little(ladder: Ladder) -> bool:
-    """True if the verdict is open, or the cost of some part is not known to a few percent of the
-    epoch."""
+def is_imprecise(ladder: Ladder) -> bool:
+    """True if the ladder is undecided, or the interval of some part's share of the epoch is longer
+    than LONGEST_INTERVAL_SHARE."""
     # The gain of removing a part depends on its size, even if the verdict is sure.
-    is_wide = any(row.share.high - row.share.low > LONGEST_INTERVAL for row in ladder.rows)
-    return is_wide or needs_more_rounds(ladder)
+    is_wide = any(row.share.high - row.share.low > LONGEST_INTERVAL_SHARE for row in ladder.rows)
+    return is_wide or is_undecided(ladder)
 
 
-def _is_sure(ladder: Ladder) -> bool:
+def _knows_worth(ladder: Ladder) -> bool:
     """True if the rounds tell whether the loader is worth improving."""
     wait = ladder.wait_share
-    return wait.low > 0 if wait.value >= WORTH_IMPROVING else wait.high <= MOST_UNSURE
+    return wait.low > 0 if wait.value >= WORTH_IMPROVING else wait.high <= MOST_UNSURE_SHARE
 
 
 def _find_cause(ladder: Ladder, phrases: dict[Part, str]) -> tuple[Part, str]:
     """The part that causes the wait, or UNATTRIBUTED, and the sentence that gives the reason."""
-    if ladder.residue > MOST_UNATTRIBUTED:
+    if ladder.residue > MOST_RESIDUE_SHARE:
         return Part.UNATTRIBUTED, _describe_misfit(ladder)
     # If less than half of the wait is in next(), the rest is in slower steps, which the ladder
     # would wrongly assign to a part of the loader.
@@ -171,7 +171,9 @@ def _describe_unsure(ladder: Ladder, name: str, phrases: Mapping[Part, str]) -> 
     # Naming a part that is probably not the greatest would mislead.
     if leading.sure_greatest < 0.5 or wait.value <= 0:
         return [answer, guess]
-    part = f"The greatest part of a wait would be {phrases[leading.rung]} ({_sure(leading)})"
+    part = (
+        f"The greatest part of a wait would be {phrases[leading.rung]} ({_show_certainty(leading)})"
+    )
     return [answer, guess, part]
 
 
@@ -184,17 +186,17 @@ def _describe_wait(ladder: Ladder, phrases: Mapping[Part, str], is_known: bool) 
         # Parts below zero count as zero. The others may then add up to more than the wait, and
         # shares must not exceed 100 %.
         total = max(ladder.wait_share.value, sum(max(0.0, row.share.value) for row in rows))
-        named = [row for row in rows if row.share.value >= LEAST_NAMED * total]
+        named = [row for row in rows if row.share.value >= LEAST_NAMED_SHARE * total]
         parts = [f"{phrases[row.rung]} ({show_percent(row.share.value / total)})" for row in named]
-        sure = _sure(rows[0])
+        sure = _show_certainty(rows[0])
         exposed = show_estimate(rows[0].exposed_ms, significant)
         return (
             f"The wait is {', '.join(parts)}; the first takes {exposed} ms a batch, and is the "
             f"greatest part ({sure})"
         )
     rows.sort(key=lambda row: -row.sure_greatest)
-    likely = [row for row in rows if row.sure_greatest >= LEAST_LIKELY]
-    parts = [f"{phrases[row.rung]} ({_sure(row)})" for row in likely]
+    likely = [row for row in rows if row.sure_greatest >= LEAST_LIKELY_CERTAINTY]
+    parts = [f"{phrases[row.rung]} ({_show_certainty(row)})" for row in likely]
     noise = _describe_noise(ladder)
     return f"The greatest part of the wait is {' or '.join(parts)}; {noise[0].lower()}{noise[1:]}"
 
@@ -240,7 +242,7 @@ def _describe_noise(ladder: Ladder) -> str:
     return f"Passes vary by {show_percent(ladder.noise)} from round to round; {ADVICE}"
 
 
-def _sure(row: LadderRow) -> str:
+def _show_certainty(row: LadderRow) -> str:
     """The certainty that the part is the greatest, in words."""
     # All draws may agree, but no measurement makes anything certain.
     return f"{100 * min(0.99, row.sure_greatest):.0f} % sure"

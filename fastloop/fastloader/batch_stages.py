@@ -24,7 +24,7 @@ from fastloop.fastloader.dataset_source import BatchSource
 from fastloop.fastloader.device_copy import DeviceCopies
 from fastloop.fastloader.failed_batch import FailedBatch, refuse_stop, try_batch
 from fastloop.fastloader.iterable_source import StreamBatches
-from fastloop.fastloader.process_reading import ProcessBatches
+from fastloop.fastloader.process_batches import ProcessBatches
 from fastloop.fastloader.thread_map import UNFINISHED, Part
 
 Group = Sequence[np.ndarray]

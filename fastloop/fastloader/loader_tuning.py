@@ -1,4 +1,4 @@
-"""Choose the processes or threads that read a source, and how far they read ahead."""
+"""Choose the number of threads that read a source, and how far the threads read ahead."""
 
 from __future__ import annotations
 
@@ -12,46 +12,50 @@ from fastloop.fastloader.column_source import ColumnSource
 from fastloop.fastloader.dataset_source import BatchSource, DatasetSource
 from fastloop.fastloader.iterable_source import IterableSource
 from fastloop.fastloader.loader_settings import LoaderSettings
-from fastloop.fastloader.process_reading import ProcessReading
 
-# The reasons for these numbers are in Tuning's docstring; experiments/fastloader has measurements.
+# experiments/fastloader has measurements behind these numbers.
 GROUP_BYTES = 4 << 20
 """Approximate bytes of the batches that are copied to a device together."""
 UNTHREADED_BYTES = 1 << 19
-"""Maximum bytes of an epoch of cheap samples that is made without threads."""
+"""Maximum bytes of an epoch of cheap samples that is made without threads. Making it takes a tenth
+of a millisecond, as long as starting a thread and waiting for the thread."""
 MAX_THREADS = 4
-"""Maximum number of threads that is chosen for samples that do not wait."""
+"""Maximum number of threads that is chosen for samples that do not wait for a disk or a network:
+four threads saturate the memory's bandwidth."""
 MAX_WAITING_THREADS = 16
-"""Maximum number of threads for samples that wait for a disk or a network: they hardly need
-cores."""
+"""Maximum number of threads for samples that wait for a disk or a network, during which a thread
+hardly needs a core."""
+
+
+@dataclass(frozen=True)
+class Workload:
+    """The amount and the kind of an epoch's work, for which `choose_tuning` finds a tuning."""
+
+    row_nbytes: int
+    """Bytes of a sample; 0: unknown."""
+    batch_size: int
+    num_samples: int
+    """Number of samples in the epoch."""
+    is_cheap: bool
+    """True if a sample costs no more than its copy: rows are only copied or converted."""
+    is_native: bool = False
+    """True if the native core makes the rows, which stay on the CPU."""
+    is_grouped: bool = False
+    """True if several small batches are copied to a device at once."""
 
 
 @dataclass(frozen=True)
 class Tuning:
     """The number of threads that read a source, and the limits of their reading ahead.
 
-    num_threads: as many threads as usable cores (affinity and cgroup quota), with these limits:
-
-    - At most MAX_THREADS, which saturate the memory's bandwidth.
-    - A batch of each thread has to fit into AHEAD_BYTES.
-    - If rows are only copied or converted, one core is left to the consumer, which makes batches
-      too when none is ready.
-    - No thread if the whole epoch is no larger than UNTHREADED_BYTES: making it takes a tenth of a
-      millisecond, as long as starting a thread and waiting for it.
-    - No thread if Python copies rows, without the native core.
-    - A Dataset that is not thread-safe, and an iterable, have one thread at most; an iterable has
-      none unless one is asked for, or processes read it.
-    - A Dataset is read in threads only while they save time (LoopOrThreads), else in the loop. If
-      its samples wait, for example for a disk, there may be up to waiting_threads of them.
-
-    prefetch_factor: two batches ahead for each thread, or one if two for each would exceed
-    AHEAD_BYTES. If batches turn out larger, threads wait until AHEAD_BYTES suffice (is_bounded).
-    The native core limits bytes instead, see native_stream.py; a number that is given counts
-    blocks.
+    `tune` finds the tuning of a loader. The functions that it calls state the rules.
     """
 
     num_threads: int
+    """Number of threads that read ahead of the loop; 0: the loop reads."""
     prefetch_factor: int
+    """Number of groups of batches that each thread makes ahead of the loop. The native core limits
+    bytes instead, unless the user gives this number, see native_stream.py."""
     group_rows: int = 1
     """Rows of the batches that are copied to a device together, GROUP_BYTES in all."""
     is_adaptive: bool = False
@@ -70,34 +74,6 @@ class Tuning:
         return max(self.num_threads, self.waiting_threads)
 
 
-def choose_processes(settings: LoaderSettings, source: object) -> ProcessReading | None:
-    """The processes that read a Dataset, if any do; raises ValueError if this system can't start
-    them.
-
-    Threads read rows of columns, because they do so without the interpreter's lock. They also read
-    a Dataset that threads may share.
-    """
-    processes = settings.workers
-    if processes is None or not isinstance(source, DatasetSource) or source.is_thread_safe:
-        return None
-    return ProcessReading(processes, settings.is_in_order)
-
-
-@dataclass(frozen=True)
-class Workload:
-    """The amount and the kind of an epoch's work."""
-
-    row_nbytes: int
-    batch_size: int
-    num_samples: int
-    is_cheap: bool
-    """True if a sample costs no more than its copy."""
-    is_native: bool = False
-    """True if the native core makes the rows, which stay on the CPU."""
-    is_grouped: bool = False
-    """True if several small batches are copied to a device at once."""
-
-
 def tune(
     settings: LoaderSettings,
     source: BatchSource | IterableSource,
@@ -106,7 +82,7 @@ def tune(
     by_core: bool,
     by_processes: bool,
 ) -> Tuning:
-    """The tuning of a loader of this source; it keeps the numbers that the settings give.
+    """The tuning of a loader of this source; numbers that the settings give are kept.
 
     target: the device of the batches; None: the CPU. by_core: the native core can make the rows.
     by_processes: processes read the source. Raises ValueError for several threads of an iterable.
@@ -120,6 +96,8 @@ def tune(
         if isinstance(source, ColumnSource)
         else _tune_dataset(settings, source, asked_for, is_plain=is_plain)
     )
+    # A factor that is chosen fits the sizes known now. If batches turn out larger, threads wait
+    # until AHEAD_BYTES suffice. A factor that the user gives has no such limit.
     return replace(tuning, is_bounded=settings.prefetch_factor is None)
 
 
@@ -163,7 +141,8 @@ def _tune_dataset(
     settings: LoaderSettings, source: DatasetSource, num_threads: int | None, *, is_plain: bool
 ) -> Tuning:
     """The tuning for a Dataset; its samples are taken to cost more than their copies."""
-    # A thread that copies batches to a device is worthwhile in any case.
+    # Threads read a Dataset only while they save time (LoopOrThreads). A thread that copies batches
+    # to a device is worthwhile in any case.
     is_adaptive = num_threads is None and is_plain
     # More threads would have to take turns at the Dataset, or get copies of it. Only the user can
     # ask for that.
@@ -173,6 +152,7 @@ def _tune_dataset(
         row_nbytes=0, batch_size=settings.batch_size or 1, num_samples=len(source), is_cheap=False
     )
     tuning = choose_tuning(workload, num_threads, settings.prefetch_factor)
+    # Samples may wait, for example for a disk. Then more threads than cores save time.
     waiting_threads = MAX_WAITING_THREADS if is_adaptive and source.is_thread_safe else 0
     return replace(tuning, is_adaptive=is_adaptive, waiting_threads=waiting_threads)
 
@@ -210,21 +190,38 @@ def slow_down(tuning: Tuning, lead: int, *, by_processes: bool) -> Tuning:
 def choose_tuning(
     workload: Workload, num_threads: int | None = None, prefetch_factor: int | None = None
 ) -> Tuning:
-    """The tuning of a workload, see Tuning; numbers that are given are kept."""
+    """The tuning of a workload.
+
+    num_threads, prefetch_factor: numbers that the user gave, which are kept; None: a number is
+    chosen.
+    """
     group_rows = GROUP_BYTES // max(1, workload.row_nbytes) if workload.is_grouped else 1
     nbytes = max(1, workload.row_nbytes) * max(workload.batch_size, group_rows)
     if num_threads is None:
         num_threads = _choose_threads(workload, nbytes)
-    is_large = 2 * num_threads * nbytes > AHEAD_BYTES
-    return Tuning(num_threads, prefetch_factor or (1 if is_large else 2), max(1, group_rows))
+    if prefetch_factor is None:
+        # Two batches ahead for each thread, or one if two for each would exceed the limit.
+        prefetch_factor = 1 if 2 * num_threads * nbytes > AHEAD_BYTES else 2
+    return Tuning(num_threads, prefetch_factor, max(1, group_rows))
 
 
 def _choose_threads(workload: Workload, nbytes: int) -> int:
+    """The number of threads for a workload: as many as there are usable cores, within limits.
+
+    nbytes: bytes of a batch, or of the batches that are copied to a device together.
+    """
     is_cheap = workload.is_cheap
-    epoch_nbytes = workload.row_nbytes * workload.num_samples
-    is_copied_here = is_cheap and not workload.is_native and not workload.is_grouped
-    if is_copied_here or (is_cheap and epoch_nbytes <= UNTHREADED_BYTES):
+    # Without the native core, the loop copies rows itself.
+    if is_cheap and not workload.is_native and not workload.is_grouped:
         return 0
-    # The native core bounds its look-ahead in bytes, for all threads together.
-    most = MAX_THREADS if workload.is_native else AHEAD_BYTES // nbytes
-    return max(1, min(MAX_THREADS, usable_cores() - is_cheap, most))
+    # A small epoch would be over as soon as its threads have started.
+    if is_cheap and workload.row_nbytes * workload.num_samples <= UNTHREADED_BYTES:
+        return 0
+    num_cores = usable_cores()
+    if is_cheap:
+        # One core is left to the loop, which makes batches, too, when none is ready.
+        num_cores -= 1
+    # A batch of each thread has to fit into AHEAD_BYTES. The native core limits the bytes that all
+    # threads together make ahead, so any number of its threads fits.
+    num_fitting = MAX_THREADS if workload.is_native else AHEAD_BYTES // nbytes
+    return max(1, min(MAX_THREADS, num_cores, num_fitting))

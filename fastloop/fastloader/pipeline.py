@@ -43,7 +43,7 @@ from fastloop.fastloader.device_copy import DeviceCopies
 from fastloop.fastloader.iterable_source import StreamBatches
 from fastloop.fastloader.loader_tuning import Tuning
 from fastloop.fastloader.loop_or_threads import LoopOrThreads
-from fastloop.fastloader.process_reading import ProcessBatches
+from fastloop.fastloader.process_batches import ProcessBatches
 from fastloop.fastloader.reader_turns import ReaderTurns
 from fastloop.fastloader.running_epoch import Running
 from fastloop.fastloader.sample_draws import (

@@ -27,11 +27,15 @@ def group_size() -> int:
 
 
 def resolve_rank(rank: int | None, world_size: int | None, sampler: Any) -> tuple[int, int]:
-    """(rank, world_size): as given, else the process group's, else (0, 1).
+    """Choose (rank, world_size): the given numbers, or else the numbers of the process group.
 
-    sampler: of indices or batches. If it is a DistributedSampler, or contains one, it shards
-    already. Raises ValueError if the rank is not below world_size. In a process group it is also
-    raised for any other sampler, because that may or may not be the same in all processes.
+    (0, 1), which stands for the whole order, without a process group, and if the sampler is or
+    contains a DistributedSampler, which divides the indices among the ranks itself.
+
+    rank, world_size: both are numbers, or both are None; LoaderSettings refuses a rank without
+    world_size. sampler: the user's sampler of indices or batches; None: there is none. Raises
+    ValueError if the rank is not below world_size. In a process group, any other sampler raises
+    ValueError, too: its indices may or may not be the same in all processes.
     """
     if rank is not None and world_size is not None:
         are_whole = isinstance(rank, Integral) and isinstance(world_size, Integral)

@@ -14,11 +14,11 @@ from fastloop.fastloader.dataset_changes import DatasetWatch, watch_dataset
 from fastloop.fastloader.dataset_source import BatchSource
 from fastloop.fastloader.iterable_source import IterableSource
 from fastloop.fastloader.loader_settings import LoaderSettings
-from fastloop.fastloader.loader_tuning import choose_processes, tune
+from fastloop.fastloader.loader_tuning import tune
 from fastloop.fastloader.native_stream import MemoryPools, NativeColumns, WorkTimes, open_columns
 from fastloop.fastloader.open_source import count_samples, open_source
 from fastloop.fastloader.pipeline import Pipeline
-from fastloop.fastloader.process_reading import ProcessReading
+from fastloop.fastloader.process_reading import ProcessReading, choose_processes
 from fastloop.fastloader.torch_draws import DrawMoments, choose_moments
 
 

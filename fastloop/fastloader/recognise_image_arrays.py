@@ -23,6 +23,7 @@ from torch.utils.data import Subset
 from fastloop.fastloader.columns.image_rows import (
     ImageLabels,
     ImageRows,
+    Margins,
     RandomMoves,
     Steps,
     apply_parts,
@@ -271,7 +272,7 @@ def _add_crop(moves: RandomMoves, part: Any, height: int, width: int) -> RandomM
         raise UnrecognisedError(f"{CROP} can't be done natively unless it pads with zeros")
     margins = _margins(part)
     # The flip is done after the crop here, which makes no difference if the margins are alike.
-    if moves.flip and margins[0] != margins[2]:
+    if moves.flip and margins.left != margins.right:
         raise UnrecognisedError(f"{CROP} with unequal margins after {FLIP} can't be done natively")
     cropped = replace(moves, size=(part.size[0], part.size[1]), margins=margins)
     sides = cropped.sides(height, width)
@@ -280,17 +281,17 @@ def _add_crop(moves: RandomMoves, part: Any, height: int, width: int) -> RandomM
     return cropped
 
 
-def _margins(crop: Any) -> tuple[int, int, int, int]:
-    """The margins on the left, at the top, on the right and at the bottom."""
+def _margins(crop: Any) -> Margins:
+    """The margins that a crop of torchvision adds to an image."""
     padding = 0 if crop.padding is None else crop.padding
     if isinstance(padding, int):
-        return padding, padding, padding, padding
+        return Margins(padding, padding, padding, padding)
     # The second version of the transforms stores (left, right, top, bottom).
     if type(crop).__module__.startswith("torchvision.transforms.v2"):
         left, right, top, bottom = padding
-        return left, top, right, bottom
-    left, top, right, bottom = [*padding] * (4 // len(padding))
-    return left, top, right, bottom
+    else:
+        left, top, right, bottom = [*padding] * (4 // len(padding))
+    return Margins(left, top, right, bottom)
 
 
 def _look_up(parts: Sequence[Any], channels: int) -> np.ndarray:

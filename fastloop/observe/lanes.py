@@ -1,4 +1,8 @@
-"""Sort recorded events into lanes, one for each process, thread, queue and device."""
+"""Sort recorded events into lanes, and the events of a lane into the rows of a timeline.
+
+A lane is the work of a thread or device, or the batches of a queue. It has one row, except for a
+queue, which has several if several batches wait in it.
+"""
 
 from __future__ import annotations
 
@@ -24,29 +28,31 @@ OF_SHARED_QUEUE = 2
 
 
 @dataclass(frozen=True, kw_only=True)
-class Lane:
-    """A row of a timeline: events of one process, in the order of their starts.
+class LaneRow:
+    """A row of a timeline: events of one lane, in the order of their starts.
 
     Two events are nested or don't overlap; an inner event comes after the outer one.
     """
 
     key: LaneKey
-    row: int = 1
-    """Number of the row, from 1 on. A queue has a row for each batch that is in it at the same
-    time; every other lane has one row."""
+    """The key of the lane."""
+    number: int = 1
+    """Number of the row in its lane, from 1 on. A queue has a row for each batch that waits in the
+    queue at the same time; every other lane has one row."""
     process_id: int
     events: tuple[Event, ...]
 
     @property
     def name(self) -> str:
         """The name in pictures and traces."""
-        return self.key.name if self.row == 1 else f"{self.key.name} ({self.row})"
+        return self.key.name if self.number == 1 else f"{self.key.name} ({self.number})"
 
 
-def build_lanes(events: Iterable[Event]) -> list[Lane]:
-    """The lanes of a pass: of each worker and its queue, of threads, of the loop and its device.
+def build_lane_rows(events: Iterable[Event]) -> list[LaneRow]:
+    """The rows of a pass, from the top down: of each worker and its queue, of threads, of the loop
+    and its device.
 
-    events: those of one pass of a loop, as each pass numbers its batches from 0 on.
+    events: the events of one pass of a loop; each pass numbers its batches from 0 on.
     """
     events = _count_batches(list(events))
     main = [event for event in events if event.lane == LOOP_LANE]
@@ -56,12 +62,12 @@ def build_lanes(events: Iterable[Event]) -> list[Lane]:
     by_lane: dict[tuple[int, LaneKey], list[Event]] = defaultdict(list)
     for event in [*main, *device, *work, *queues]:
         by_lane[event.process_id, event.lane].append(event)
-    lanes = [
-        Lane(key=key, row=number, process_id=process_id, events=tuple(row))
+    rows = [
+        LaneRow(key=key, number=number, process_id=process_id, events=tuple(row))
         for (process_id, key), group in by_lane.items()
         for number, row in enumerate(_divide_into_rows(group), 1)
     ]
-    return sorted(lanes, key=_place)
+    return sorted(rows, key=_place)
 
 
 def _count_batches(events: list[Event]) -> list[Event]:
@@ -163,7 +169,7 @@ def _order(event: Event) -> tuple[int, int]:
 
 
 class _Place(NamedTuple):
-    """The place of a lane in a picture: lanes are sorted by these fields, in their order."""
+    """The place of a row in a picture: rows are sorted by these fields, in their order."""
 
     group: int
     number: int
@@ -175,18 +181,18 @@ class _Place(NamedTuple):
     row: int
 
 
-def _place(lane: Lane) -> _Place:
-    is_queue = lane.key.kind is LaneKind.QUEUE
-    maker = lane.key.of if is_queue and lane.key.of else lane.key
+def _place(row: LaneRow) -> _Place:
+    is_queue = row.key.kind is LaneKind.QUEUE
+    maker = row.key.of if is_queue and row.key.of else row.key
     is_shared = is_queue and maker.kind is LaneKind.NATIVE
     number = maker.number if maker.process.number is None else maker.process.number
     return _Place(
         group=OF_SHARED_QUEUE if is_shared else GROUPS.get(maker.process.kind, OTHERS),
         number=number or 0,
-        process_id=lane.process_id,
+        process_id=row.process_id,
         is_queue=is_queue,
-        name=lane.key.name,
-        row=lane.row,
+        name=row.key.name,
+        row=row.number,
     )
 
 

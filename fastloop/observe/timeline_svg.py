@@ -1,4 +1,4 @@
-"""The picture of a timeline in SVG: its first batches and a steady stretch, a row for each lane."""
+"""The picture of a timeline in SVG: its first batches and a steady stretch, in rows by lane."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from fastloop.core.number_text import significant
 from fastloop.core.parts import Part
 from fastloop.observe.event_log import Event
 from fastloop.observe.lane_key import LOOP_LANE, LaneKind
-from fastloop.observe.lanes import Lane, build_lanes, flatten, part_seconds
+from fastloop.observe.lanes import LaneRow, build_lane_rows, flatten, part_seconds
 
 WIDTH, LEFT, RIGHT = 960, 112, 16
 """Width of the picture, and of the margins beside the plots; all lengths are in units of SVG, which
@@ -20,7 +20,7 @@ are usually pixels of the screen."""
 PLOT = WIDTH - LEFT - RIGHT
 """Width of a plot."""
 ROW, QUEUE_ROW, ROW_GAP = 20, 9, 3
-"""Height of a lane's row, of a row of a queue, and of the gap below each."""
+"""Height of a row, of a row of a queue, and of the gap below each row."""
 LINE = 18
 """Height of a line of text."""
 PIXEL = 0.5
@@ -87,15 +87,15 @@ def draw_timeline(events: Iterable[Event], title: str = "Timeline of an epoch") 
     The times on its axes count from the first event of the loop. Raises ValueError if no batch
     arrived.
     """
-    lanes = build_lanes(events)
-    loop = [event for lane in lanes if lane.key == LOOP_LANE for event in lane.events]
-    stretches = choose_stretches(loop, lanes)
+    rows = build_lane_rows(events)
+    loop = [event for row in rows if row.key == LOOP_LANE for event in row.events]
+    stretches = choose_stretches(loop, rows)
     summary = describe_loop(loop)
     elements = [_draw_text(16, 24, title, "heading"), _draw_text(16, 24 + LINE, summary)]
-    legend, y = _draw_legend(lanes, 24 + 2 * LINE)
+    legend, y = _draw_legend(rows, 24 + 2 * LINE)
     elements += legend
     for stretch in stretches:
-        drawn, y = _draw_stretch(stretch, lanes, loop[0].start_ns, y + 2 * LINE)
+        drawn, y = _draw_stretch(stretch, rows, loop[0].start_ns, y + 2 * LINE)
         elements += drawn
     return _wrap_svg(elements, (WIDTH, math.ceil(y) + 12), title, summary)
 
@@ -108,7 +108,7 @@ def describe_loop(loop: Sequence[Event]) -> str:
     return f"The loop took {total_s * 1e3:,.1f} ms: {shares}"
 
 
-def choose_stretches(loop: Sequence[Event], lanes: Sequence[Lane]) -> list[Stretch]:
+def choose_stretches(loop: Sequence[Event], rows: Sequence[LaneRow]) -> list[Stretch]:
     """The first batches and the same number in the middle; or all batches, if there are few.
 
     loop: the events of the loop. Raises ValueError if no batch arrived.
@@ -120,7 +120,7 @@ def choose_stretches(loop: Sequence[Event], lanes: Sequence[Lane]) -> list[Stret
     for event in loop:
         low, high = bounds.get(event.batch, (event.start_ns, event.stop_ns))
         bounds[event.batch] = min(low, event.start_ns), max(high, event.stop_ns)
-    workers = sum(lane.key.kind is LaneKind.WORKER for lane in lanes)
+    workers = sum(row.key.kind is LaneKind.WORKER for row in rows)
     # Each worker makes at least two of these batches, if there are few workers.
     shown = min(MOST_SHOWN, max(FEWEST_SHOWN, 2 * workers + 4))
     start_ns, stop_ns = loop[0].start_ns, max(event.stop_ns for event in loop)
@@ -135,9 +135,9 @@ def choose_stretches(loop: Sequence[Event], lanes: Sequence[Lane]) -> list[Stret
     return [first, Stretch(title=title, start_ns=begin_ns, stop_ns=end_ns)]
 
 
-def _draw_legend(lanes: Sequence[Lane], y: float) -> tuple[list[str], float]:
-    """The elements of a legend of the parts that the lanes have, and the y of its lower end."""
-    present = {event.part for lane in lanes for event in lane.events}
+def _draw_legend(rows: Sequence[LaneRow], y: float) -> tuple[list[str], float]:
+    """The elements of a legend of the parts that the rows have, and the y of its lower end."""
+    present = {event.part for row in rows for event in row.events}
     x = 16.0
     elements = []
     for part in Part:
@@ -153,21 +153,21 @@ def _draw_legend(lanes: Sequence[Lane], y: float) -> tuple[list[str], float]:
 
 
 def _draw_stretch(
-    stretch: Stretch, lanes: Sequence[Lane], zero_ns: int, y: float
+    stretch: Stretch, rows: Sequence[LaneRow], zero_ns: int, y: float
 ) -> tuple[list[str], float]:
     """The elements of a stretch below y, and the y of their lower end."""
     elements = [_draw_text(16, y, stretch.title, "heading")]
     top = y + 10
     y = top
-    for lane in lanes:
-        events = [event for event in lane.events if _overlaps(event, stretch)]
-        if not events or lane.row > MOST_QUEUE_ROWS:
+    for row in rows:
+        events = [event for event in row.events if _overlaps(event, stretch)]
+        if not events or row.number > MOST_QUEUE_ROWS:
             continue
-        is_queue = lane.key.kind is LaneKind.QUEUE
+        is_queue = row.key.kind is LaneKind.QUEUE
         height = QUEUE_ROW if is_queue else ROW
         # All rows of a queue share one label, beside the first row.
-        if lane.row == 1:
-            elements.append(_draw_text(LEFT - 8, y + height - height / 4, lane.name, "lane"))
+        if row.number == 1:
+            elements.append(_draw_text(LEFT - 8, y + height - height / 4, row.name, "lane"))
         elements += _draw_boxes(events, stretch, y, height)
         # The rows of queues are too low for a number.
         if not is_queue:

@@ -6,10 +6,9 @@ its followers, silently execute its commands.
 
 from __future__ import annotations
 
-import platform
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from functools import cache
 from itertools import count
 from multiprocessing.connection import Connection
@@ -21,14 +20,20 @@ from fastloop.core.fingerprints import fingerprint
 from fastloop.core.launcher import RankTask
 from fastloop.core.source_fingerprint import code_version
 from fastloop.core.types import Failure, FailureKind, JobFailed, SignalExit
+from fastloop.processes.answer_receiver import (
+    Answer,
+    AnswerReceiver,
+    AnswerTimeout,
+    EndOfMessages,
+)
 from fastloop.processes.child_process import Child, Outcome
-from fastloop.processes.monitor import Answer, EndOfMessages, Monitor, MonitorTimeout
-from fastloop.processes.rank_children import (
-    RankWork,
+from fastloop.processes.rank_children import RankWork, locate_child, rank_calls, start_children
+from fastloop.processes.rank_messages import (
     answer_to_json,
-    locate_child,
-    rank_calls,
-    start_children,
+    end_message,
+    join_message,
+    locate_message,
+    position_to_json,
     work_from_json,
 )
 from fastloop.processes.store_messages import JOIN_TIMEOUT_S, STOP, Mailbox, connect
@@ -61,14 +66,14 @@ class Followers:
 
         Raises JobFailed if one does not join, reports an error, or has a different identity.
         """
-        monitor = Monitor([], JOIN_TIMEOUT_S)
+        receiver = AnswerReceiver([], JOIN_TIMEOUT_S)
         missing = self._missing()
         try:
             while missing := self._missing():
-                message = monitor.next([self.inbox])
+                message = receiver.receive([self.inbox])
                 if message != STOP and "identity" in message:
                     self.joined[message["rank"]] = message
-        except (MonitorTimeout, EndOfMessages) as event:
+        except (AnswerTimeout, EndOfMessages) as event:
             ranks = ", ".join(map(str, sorted(missing)))
             # The store is gone, or some ranks are late: either message names the missing ranks.
             ended = isinstance(event, EndOfMessages)
@@ -123,11 +128,6 @@ def identity_of(config_hashes: Iterable[str]) -> dict[str, str]:
         "fastloop": code_version()[:8],
         "jobs": fingerprint(*config_hashes)[:8],
     }
-
-
-def join_message(rank: int, identity: Mapping[str, str], error: str = "") -> dict[str, Any]:
-    """The first message of a follower. error: why it could not compose the jobs; else empty."""
-    return {"rank": rank, "host": platform.node(), "identity": identity, "error": error}
 
 
 def _difference(follower: str, theirs: Mapping[str, str], ours: Mapping[str, str]) -> str:
@@ -222,18 +222,18 @@ def _post_answers(
     children: list[Child], work: RankWork, number: int, answers: Mailbox, inbox: Connection
 ) -> Any:
     """Post the children's answers; returns a message about another call that came meanwhile."""
-    monitor = Monitor(children, observed=work.observed)
+    receiver = AnswerReceiver(children, observed=work.observed)
     failed = False
     # After a failure, the children stay until rank 0 ends the call: their exit would make others
     # fail.
-    while monitor.pending or failed:
-        event = monitor.next([inbox])
+    while receiver.pending or failed:
+        event = receiver.receive([inbox])
         if isinstance(event, Answer):
             failed = failed or bool(event.outcome.failure)
             answers.post(answer_to_json(event, work.task.answer_type))
-        elif event == {"locate": number}:
-            for child in monitor.pending:
-                answers.post({"call": number, **asdict(locate_child(child))})
+        elif event == locate_message(number):
+            for child in receiver.pending:
+                answers.post(position_to_json(locate_child(child), number))
         else:
-            return inbox.recv() if event == {"end": number} else event
+            return inbox.recv() if event == end_message(number) else event
     return None

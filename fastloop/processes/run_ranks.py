@@ -18,18 +18,28 @@ from tqdm import tqdm
 
 from fastloop.core.launcher import RankAnswer
 from fastloop.core.types import Failure, FailureKind, JobFailed
+from fastloop.processes.answer_receiver import (
+    Answer,
+    AnswerReceiver,
+    AnswerTimeout,
+    EndOfMessages,
+)
 from fastloop.processes.child_process import Call, Child
-from fastloop.processes.monitor import Answer, EndOfMessages, Monitor, MonitorTimeout
 from fastloop.processes.rank_children import (
     RankPosition,
     RankWork,
-    answer_from_json,
     locate_child,
     rank_calls,
     start_children,
-    work_to_json,
 )
 from fastloop.processes.rank_commands import STORE_ENDED, Followers
+from fastloop.processes.rank_messages import (
+    answer_from_json,
+    end_message,
+    locate_message,
+    position_from_json,
+    work_to_json,
+)
 from fastloop.processes.stall_watch import StallWatch
 from fastloop.processes.store_messages import LOOPBACK, STOP, host_store
 from fastloop.processes.torchrun_env import StoreAddress, TorchrunProcess
@@ -65,7 +75,7 @@ def run_ranks(work: RankWork, followers: Followers | None = None) -> list[RankAn
         return _Collection(work, rank_calls(followers.process, work, number), followers).run()
     except BaseException:
         # The followers' children would go on with a call that nobody waits for any more.
-        followers.commands.post({"end": number})
+        followers.commands.post(end_message(number))
         raise
 
 
@@ -92,17 +102,17 @@ class _Collection:
         """The answers of all ranks, by rank. Raises JobFailed."""
         with start_children(self.calls, self.work) as children:
             watch = StallWatch(children, self._report_standstill)
-            monitor = Monitor(children, self.work.timeout_s, self.work.observed, watch)
+            receiver = AnswerReceiver(children, self.work.timeout_s, self.work.observed, watch)
             try:
                 while len(self.answers) < self.world_size:
-                    self._receive(monitor)
+                    self._receive(receiver)
             except EndOfMessages:
                 message = f"ConnectionError: {STORE_ENDED}"
                 raise JobFailed(Failure(kind=FailureKind.LOST, message=message)) from None
-            except MonitorTimeout:
+            except AnswerTimeout:
                 if self._failures():
                     raise self._failure() from None
-                raise self._timeout(monitor) from None
+                raise self._timeout(receiver) from None
             if self._failures():
                 raise self._failure()
         left_running = {child.call.rank: tuple(child.left_running) for child in children}
@@ -115,13 +125,13 @@ class _Collection:
             for rank, answer in sorted(self.answers.items())
         ]
 
-    def _receive(self, monitor: Monitor) -> None:
+    def _receive(self, receiver: AnswerReceiver) -> None:
         """Wait for the next answer.
 
         Raises JobFailed at once for a failure that no other rank has caused. If another rank seems
         to be the cause (CONSEQUENCE), its own failure has to follow within GRACE_S.
         """
-        event = monitor.next([self.followers.inbox] if self.followers else [])
+        event = receiver.receive([self.followers.inbox] if self.followers else [])
         # A signal has ended a follower.
         if event == STOP:
             raise EndOfMessages
@@ -137,7 +147,7 @@ class _Collection:
             raise self._failure()
         # The first consequence begins the wait for its cause; further ones do not prolong it.
         if len(failures) == 1:
-            monitor.shorten(GRACE_S)
+            receiver.shorten(GRACE_S)
 
     def _failures(self) -> list[tuple[int, Failure]]:
         outcomes = [(rank, answer.outcome.failure) for rank, answer in self.answers.items()]
@@ -158,9 +168,9 @@ class _Collection:
         details = f"rank {rank}:\n{details}" if details else ""
         return JobFailed(replace(failure, kind=kind, message=message, details=details))
 
-    def _timeout(self, monitor: Monitor) -> JobFailed:
+    def _timeout(self, receiver: AnswerReceiver) -> JobFailed:
         """The failure of ranks that have not answered in time, with their positions."""
-        ranks = self._locate_missing(monitor)
+        ranks = self._locate_missing(receiver)
         locations = ", ".join(f"rank {rank.rank} {rank.location}" for rank in ranks)
         details = "\n".join(f"rank {rank.rank}:\n{rank.stack}" for rank in ranks if rank.stack)
         if self.world_size == 1:
@@ -181,10 +191,10 @@ class _Collection:
             file=sys.stderr,
         )
 
-    def _locate_missing(self, monitor: Monitor) -> list[RankPosition]:
+    def _locate_missing(self, receiver: AnswerReceiver) -> list[RankPosition]:
         """Locate all ranks that have not answered, by rank."""
         missing = sorted(set(range(self.world_size)) - self.answers.keys())
-        located = {child.call.rank: locate_child(child) for child in monitor.pending}
+        located = {child.call.rank: locate_child(child) for child in receiver.pending}
         if self.followers:
             located |= self._ask_followers(self.followers, len(missing) - len(located))
         return [located.get(rank, RankPosition(rank=rank)) for rank in missing]
@@ -195,14 +205,13 @@ class _Collection:
         if count < 1:
             return located
         # Only a follower can read the stacks of the children on its node.
-        followers.commands.post({"locate": self.number})
-        monitor = Monitor([], GRACE_S)
-        with contextlib.suppress(MonitorTimeout, EndOfMessages):
+        followers.commands.post(locate_message(self.number))
+        receiver = AnswerReceiver([], GRACE_S)
+        with contextlib.suppress(AnswerTimeout, EndOfMessages):
             while len(located) < count:
-                message = monitor.next([followers.inbox])
+                message = receiver.receive([followers.inbox])
                 if message == STOP or message.get("call") != self.number:
                     continue
-                rank, stack = message["rank"], message.get("stack", "")
-                location = message.get("location", "has answered since")
-                located[rank] = RankPosition(rank=rank, location=location, stack=stack)
+                position = position_from_json(message)
+                located[position.rank] = position
         return located

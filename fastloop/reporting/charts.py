@@ -139,7 +139,7 @@ def draw_seconds(rows: Sequence[Row]) -> Figure:
 
     The axis is logarithmic if the slowest job takes over 20 times as long as the fastest.
     """
-    medians = [row.median for row in rows]
+    medians = [row.median_s for row in rows]
     unit = unit_of_all(medians)
     # On a linear axis the fast jobs would lie on top of each other at 0.
     is_log = max(medians) > LOG_FROM * min(medians)
@@ -157,9 +157,9 @@ def draw_seconds(rows: Sequence[Row]) -> Figure:
         axes.plot(bounds, [place, place], color=row.colour, linewidth=2.2, alpha=0.6,
                   solid_capstyle="butt", zorder=2)  # fmt: skip
         size = 8.5 if row.rank == 1 else 6.5
-        axes.plot(unit.of(row.median), place, "o", color=row.colour, markersize=size,
+        axes.plot(unit.of(row.median_s), place, "o", color=row.colour, markersize=size,
                   markeredgecolor=INK if row.rank == 1 else row.colour, zorder=3)  # fmt: skip
-    units = [significant(unit.of(row.median)) for row in rows]
+    units = [significant(unit.of(row.median_s)) for row in rows]
     _write_columns(
         axes, [units, [_times_of_base(row) for row in rows], [_rank(row) for row in rows]]
     )
@@ -171,8 +171,10 @@ def draw_seconds(rows: Sequence[Row]) -> Figure:
 
 def _interval_to_show(row: Row) -> tuple[float, float]:
     """The interval of the median, or the median alone if the interval is unknown or too wide."""
-    known = row.interval
-    return known if known and known[1] <= WIDEST_INTERVAL * known[0] else (row.median, row.median)
+    known = row.interval_s
+    if known and known[1] <= WIDEST_INTERVAL * known[0]:
+        return known
+    return row.median_s, row.median_s
 
 
 def _times_of_base(row: Row) -> str:

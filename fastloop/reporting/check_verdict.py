@@ -151,7 +151,7 @@ def _multiple_of_limit(measured: Measurement) -> float:
 
 def _describe(change: CostChange, measure: Measure, fail_above: float) -> str:
     """A line on the change of a benchmark of a job."""
-    times = f"speed: {change.job}, {change.benchmark}: {change.new_s / change.base_s:.3f} times "
+    times = f"speed: {change.job}, {change.benchmark}: {change.multiple:.3f} times "
     times += TIMES[measure]
     if measure == "seconds":
         times += f" ({describe_times(change)})"

@@ -34,22 +34,29 @@ Each counts as equal to every value."""
 class CostChange:
     """Difference between the sets in one benchmark of one job.
 
-    base_s and new_s are medians of a cost. By default, the cost is seconds per sample, because the
-    sets may differ in the number of samples.
+    The cost of a trial is its seconds per sample, because the sets may differ in the number of
+    samples, or another figure that was passed to `find_changes`.
     """
 
     benchmark: str
     job: str
-    base_s: float
-    new_s: float
+    base_cost: float
+    """Median cost of the trials of the base set."""
+    new_cost: float
+    """Median cost of the trials of the new set."""
     ratio: stats.Ratio | None
-    """new / base; None with too few trials to tell a change from noise."""
+    """new_cost / base_cost; None with too few trials to tell a change from noise."""
     is_significant: bool = False
     """True if the difference is beyond noise, corrected for the number of changes."""
 
+    @property
+    def multiple(self) -> float:
+        """The new cost as a multiple of the base's cost."""
+        return self.new_cost / self.base_cost
+
     def is_regression(self, fail_above: float) -> bool:
         """True if the job became slower beyond noise and by more than `fail_above` percent."""
-        return self.is_slower and self.base_s * (1 + fail_above / 100) < self.new_s
+        return self.is_slower and self.base_cost * (1 + fail_above / 100) < self.new_cost
 
     @property
     def is_slower(self) -> bool:
@@ -115,14 +122,17 @@ def _median_ratio(new: Sequence[float], base: Sequence[float], axis: int = -1):
     return np.median(new, axis=axis) / np.median(base, axis=axis)
 
 
-def _change(job: str, benchmark: str, base_s: list[float], new_s: list[float]) -> CostChange:
-    """The change of a benchmark of a job, before the test is corrected for the number of tests."""
+def _change(job: str, benchmark: str, base: list[float], new: list[float]) -> CostChange:
+    """The change of a benchmark of a job, before the test is corrected for the number of tests.
+
+    base, new: the cost of each trial of a set.
+    """
     return CostChange(
         benchmark=benchmark,
         job=job,
-        base_s=stats.median(base_s),
-        new_s=stats.median(new_s),
-        ratio=ratio_of_medians(new_s, base_s),
+        base_cost=stats.median(base),
+        new_cost=stats.median(new),
+        ratio=ratio_of_medians(new, base),
     )
 
 

@@ -51,7 +51,7 @@ def _broken_sentence(names: Sequence[str]) -> str:
 
 def _slower_sentences(regressions: Sequence[CostChange], compared: int) -> list[str]:
     """Sentences on the worst regression, and on the number of regressions."""
-    worst = max(regressions, key=lambda each: each.new_s / each.base_s)
+    worst = max(regressions, key=lambda each: each.multiple)
     ratio = worst.ratio
     # A change without a ratio is not a regression.
     assert ratio is not None
@@ -89,8 +89,9 @@ def _fine_sentences(changes: Sequence[CostChange], fail_above: float) -> list[st
 
 def describe_times(change: CostChange) -> str:
     """Both times of a change, the new one first: `12.1 us a sample against 9.3 us`."""
-    unit = unit_of_all([change.base_s, change.new_s])
-    return f"{show_time(change.new_s, unit)} a sample against {show_time(change.base_s, unit)}"
+    unit = unit_of_all([change.base_cost, change.new_cost])
+    base, new = show_time(change.base_cost, unit), show_time(change.new_cost, unit)
+    return f"{new} a sample against {base}"
 
 
 def format_changes(changes: Sequence[CostChange], fail_above: float) -> str:
@@ -98,7 +99,9 @@ def format_changes(changes: Sequence[CostChange], fail_above: float) -> str:
     tables = []
     for benchmark in dict.fromkeys(change.benchmark for change in changes):
         shown = [change for change in changes if change.benchmark == benchmark]
-        unit = unit_of_all([each for change in shown for each in (change.base_s, change.new_s)])
+        unit = unit_of_all(
+            [each for change in shown for each in (change.base_cost, change.new_cost)]
+        )
         title = f"{benchmark}, {unit.name} a sample"
         head = f"{title:<31}{'base':>9}{'new':>9}  new/base   95 %"
         rows = [_line(change, fail_above, unit) for change in shown]
@@ -108,11 +111,11 @@ def format_changes(changes: Sequence[CostChange], fail_above: float) -> str:
 
 def _line(change: CostChange, fail_above: float, unit: TimeUnit) -> str:
     """A row of the table: job, both times, and their ratio with its interval."""
-    shown = (significant(unit.of(each), 4) for each in (change.base_s, change.new_s))
+    shown = (significant(unit.of(each), 4) for each in (change.base_cost, change.new_cost))
     figures = "".join(f"{each:>9}" for each in shown) + "  "
     ratio = change.ratio
     if ratio is None:
-        figures += f"{change.new_s / change.base_s:>8.3f}   too few trials"
+        figures += f"{change.multiple:>8.3f}   too few trials"
     else:
         figures += f"{ratio.estimate:>8.3f}   {show_bounds(ratio)}"
         figures += f" {_direction(change, fail_above)}"

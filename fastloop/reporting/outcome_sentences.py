@@ -49,10 +49,10 @@ def _outcome(comparison: Comparison) -> list[str]:
             f"{rows[0].label} takes {_time(rows[0])}; there is no other job to compare it with."
         ]
     if comparison.undetermined:
-        lowest = f"The lowest median is {rows[0].label}'s, {show_time(rows[0].median)}"
+        lowest = f"The lowest median is {rows[0].label}'s, {show_time(rows[0].median_s)}"
         return [
             f"No ranking yet: {comparison.undetermined.rstrip('.')}.",
-            f"{lowest}, the highest {rows[-1].label}'s, {show_time(rows[-1].median)}.",
+            f"{lowest}, the highest {rows[-1].label}'s, {show_time(rows[-1].median_s)}.",
         ]
     # The job of the lowest median has rank 1: no job is surely faster than it.
     best = [row for row in rows if row.rank == rows[0].rank]
@@ -122,9 +122,9 @@ def _lead(comparison: Comparison, best: Row) -> str:
     ratio = ratio_by_round(other.by_round, best.by_round, comparison.look_share)
     if ratio is None:
         return ""
-    unit = unit_of_all([best.median, other.median])
-    times = f"{significant(unit.of(best.median))} {unit.name}"
-    against = f"{times} against {show_time(other.median, _unit_beside(unit, other))}"
+    unit = unit_of_all([best.median_s, other.median_s])
+    times = f"{significant(unit.of(best.median_s))} {unit.name}"
+    against = f"{times} against {show_time(other.median_s, _unit_beside(unit, other))}"
     bounds = _bounds(ratio, is_sure=best.label in other.faster)
     return f": {significant(ratio.estimate)} times {other.label} ({against}{bounds})"
 
@@ -134,8 +134,8 @@ def _lead_of_all(comparison: Comparison, best: list[Row]) -> str:
 
     Empty if there is a baseline, but no ratio to it.
     """
-    unit = unit_of_all([row.median for row in best])
-    medians = sorted(row.median for row in best)
+    unit = unit_of_all([row.median_s for row in best])
+    medians = sorted(row.median_s for row in best)
     # The times are compared as texts, so that times which look equal are shown once.
     lengths = list(dict.fromkeys(significant(unit.of(each)) for each in medians))
     times = lengths[0] if len(lengths) == 1 else f"{lengths[0]} to {lengths[-1]}"
@@ -150,7 +150,7 @@ def _lead_of_all(comparison: Comparison, best: list[Row]) -> str:
         return ""
     low, high = significant(1 / factors[-1], 2), significant(1 / factors[0], 2)
     span = low if low == high else f"{low} to {high}"
-    against = show_time(base.median, _unit_beside(unit, base))
+    against = show_time(base.median_s, _unit_beside(unit, base))
     verb = "" if is_proven else "are "
     return f"{all_of_them} {verb}{span} times {base.label} ({times} {unit.name} against {against})"
 
@@ -165,7 +165,7 @@ def _unit_beside(unit: TimeUnit, row: Row) -> TimeUnit | None:
 
     It is the same unit, unless the number would have more than four digits; None: the time's own.
     """
-    return unit if unit.of(row.median) < 10_000 else None
+    return unit if unit.of(row.median_s) < 10_000 else None
 
 
 def _loader_of_all(comparison: Comparison, best: list[Row]) -> str:
@@ -194,12 +194,12 @@ def _limit(comparison: Comparison) -> str:
 
 def _time(row: Row) -> str:
     """The median of a job with its interval and its share of the limit."""
-    unit = unit_of(row.median)
+    unit = unit_of(row.median_s)
     bounds = ""
-    if row.interval and row.interval[1] < WIDEST_INTERVAL * row.interval[0]:
-        low, high = row.interval
+    if row.interval_s and row.interval_s[1] < WIDEST_INTERVAL * row.interval_s[0]:
+        low, high = row.interval_s
         bounds = f" (95 %: {significant(unit.of(low))} to {significant(unit.of(high))})"
-    time = f"{show_time(row.median)} a trial{bounds}"
+    time = f"{show_time(row.median_s)} a trial{bounds}"
     if row.limit_fraction is None:
         return time
     return f"{time}, {show_fine_percent(row.limit_fraction)} of {describe_work(row.limit_origin)}"

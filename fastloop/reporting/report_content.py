@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
+from typing import NamedTuple
 
 from fastloop.core.explanation import Explanation
 from fastloop.core.result import Result
@@ -35,6 +36,21 @@ Timelines = Mapping[tuple[str | None, str], bytes]
 NO_TIMELINES: Timelines = MappingProxyType({})
 
 
+class Paragraph(NamedTuple):
+    """A paragraph of a report, under its heading."""
+
+    heading: str
+    text: str
+
+
+class Timeline(NamedTuple):
+    """The picture of an explained job's epoch, under its heading."""
+
+    heading: str
+    svg: bytes
+    """The picture as an <svg> element."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Section:
     """Ranking and pictures of one benchmark of one group of jobs."""
@@ -52,16 +68,16 @@ class Document:
     subtitle: str
     machine_load: tuple[str, ...]
     """Sentences on the load by other programs, one for each machine."""
-    verdicts: tuple[tuple[str, str], ...]
-    """(heading, paragraph); the heading names the explained job, or the benchmark and, with several
-    groups, the data."""
+    verdicts: tuple[Paragraph, ...]
+    """The verdict on each explained job, then on each benchmark. The heading names the job, or the
+    benchmark and, with several groups, the data."""
     first_pictures: tuple[Picture, ...]
     """The first picture of each section, shown below the verdicts and not in its section."""
     overview: tuple[Table, ...]
     """Tables about several jobs or benchmarks, such as shares, means and ranks."""
     sections: tuple[Section, ...]
-    timelines: tuple[tuple[str, bytes], ...]
-    """(heading, <svg> element) of each explained job that has a timeline."""
+    timelines: tuple[Timeline, ...]
+    """Timelines of explained jobs; a job without a timeline is left out."""
     appendix: tuple[Table, ...]
     """Tables at the end, such as settings and machines."""
 
@@ -89,7 +105,7 @@ def compose_document(
         verdicts=(
             *explanation_paragraphs(results),
             *(
-                (_heading(group, comparison, has_groups), verdict(comparison))
+                Paragraph(_heading(group, comparison, has_groups), verdict(comparison))
                 for group, comparison in compared
             ),
         ),
@@ -141,24 +157,24 @@ def _section(group: JobGroup, comparison: Comparison, has_groups: bool) -> Secti
     )
 
 
-def explanation_paragraphs(results: Sequence[Result]) -> list[tuple[str, str]]:
-    """A heading and the verdict's sentences for each job that was explained."""
+def explanation_paragraphs(results: Sequence[Result]) -> list[Paragraph]:
+    """A paragraph with the sentences of the verdict for each job that was explained."""
     return [
-        (f"Why, {label}: {explanation.verdict.word}", _paragraph(explanation))
+        Paragraph(f"Why, {label}: {explanation.verdict.word}", _verdict_text(explanation))
         for label, explanation in explanations_of(results)
     ]
 
 
-def timelines_of(results: Sequence[Result], timelines: Timelines) -> Iterator[tuple[str, bytes]]:
-    """A heading and the SVG file for each explained job that has a timeline."""
+def timelines_of(results: Sequence[Result], timelines: Timelines) -> Iterator[Timeline]:
+    """Yield the timelines of explained jobs; a job without a timeline is left out."""
     names = short_names(results)
     for result in results:
         svg = timelines.get((result.tags.get("sweep"), result.name))
         if result.explanation and svg:
-            yield f"Timeline, {names[result.name]}", svg
+            yield Timeline(f"Timeline, {names[result.name]}", svg)
 
 
-def _paragraph(explanation: Explanation) -> str:
+def _verdict_text(explanation: Explanation) -> str:
     """The sentences of the verdict, and the command of the best change that was tried."""
     text = explanation.verdict.text
     # There is no full stop after a command, which a reader may copy.

@@ -118,7 +118,7 @@ def parse_formats(text: str) -> tuple[str, ...]:
 def render_markdown(document: Document, with_pictures: bool) -> str:
     """Render the complete report as Markdown; pictures are links to <name>.png in its folder."""
     blocks = [f"# {document.title}", document.subtitle, *document.machine_load]
-    blocks += [f"**{heading}.** {text}" for heading, text in document.verdicts]
+    blocks += [f"**{each.heading}.** {each.text}" for each in document.verdicts]
     if with_pictures:
         blocks += [_image(picture) for picture in document.first_pictures]
     for table in document.overview:

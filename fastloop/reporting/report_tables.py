@@ -209,12 +209,12 @@ def _overview_column(comparison: Comparison) -> dict[str, str]:
     # A column has one unit and one number of decimals, so that its figures can be compared at a
     # glance.
     unit = _unit_of(comparison)
-    digits = decimals([unit.of(row.median) for row in comparison.rows])
+    digits = decimals([unit.of(row.median_s) for row in comparison.rows])
     return {row.label: mean_std(row.seconds, digits, unit) for row in comparison.rows}
 
 
 def _unit_of(comparison: Comparison) -> TimeUnit:
-    return unit_of_all([row.median for row in comparison.rows])
+    return unit_of_all([row.median_s for row in comparison.rows])
 
 
 def _labels(group: JobGroup) -> list[str]:
@@ -228,16 +228,16 @@ def _labels(group: JobGroup) -> list[str]:
 def _columns(comparison: Comparison, base: str) -> dict[str, Callable[[Row], str]]:
     """Column heading -> the function that formats a row's cell."""
     unit = _unit_of(comparison)
-    digits = decimals([unit.of(row.median) for row in comparison.rows])
+    digits = decimals([unit.of(row.median_s) for row in comparison.rows])
     shares = [row.limit_fraction for row in comparison.rows if row.limit_fraction is not None]
     places = decimals([100 * share for share in shares], digits=2)
     # A single job has no rank.
     has_others = len(comparison.rows) > 1
     return {
         "rank": lambda row: str(row.rank) if row.rank and has_others else NOTHING,
-        f"median, {unit.name}": lambda row: f"{unit.of(row.median):.{digits}f}",
+        f"median, {unit.name}": lambda row: f"{unit.of(row.median_s):.{digits}f}",
         f"mean (std), {unit.name}": lambda row: mean_std(row.seconds, digits, unit),
-        f"95 %, {unit.name}": lambda row: _format_interval(_in(unit, row.interval), digits),
+        f"95 %, {unit.name}": lambda row: _format_interval(_in(unit, row.interval_s), digits),
         f"time / {base}": lambda row: _format_ratio(row, comparison.baseline),
         "ratio's 95 %": lambda row: _format_bounds(row.ratio),
         "limit, %": lambda row: (

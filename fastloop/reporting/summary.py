@@ -41,8 +41,8 @@ class Row:
     result: Result
     by_round: dict[int, Measurement]
     """The job's trials of this benchmark by round number, ascending."""
-    interval: tuple[float, float] | None
-    """95 % interval of the median seconds."""
+    interval_s: tuple[float, float] | None
+    """95 % interval of `median_s`, in seconds."""
     rank: int | None
     """Rank of the job; None without ranks."""
     faster: frozenset[str]
@@ -76,7 +76,7 @@ class Row:
         return _seconds(self.by_round)
 
     @property
-    def median(self) -> float:
+    def median_s(self) -> float:
         """Median seconds of a trial."""
         return stats.median(self.seconds)
 
@@ -275,7 +275,7 @@ def _row(
         label=label,
         result=result,
         by_round=by_round,
-        interval=stats.interval(_seconds(by_round), look_share=look_share),
+        interval_s=stats.interval(_seconds(by_round), look_share=look_share),
         rank=None,
         faster=frozenset(),
         ratio=ratio_by_round(by_round, trials[base], look_share) if has_ratio else None,

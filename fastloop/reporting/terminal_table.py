@@ -130,7 +130,7 @@ def _formats(comparison: Comparison) -> list[str]:
     The first one shows two digits of the fastest job, and at least one decimal.
     """
     unit = _unit(comparison)
-    most = decimals([unit.of(row.median) for row in comparison.rows], digits=2)
+    most = decimals([unit.of(row.median_s) for row in comparison.rows], digits=2)
     # The last one, such as 3e+05, fits whatever the time.
     return [*(f".{places}f" for places in range(most, -1, -1)), ".0e"]
 
@@ -175,7 +175,7 @@ def _head(comparisons: Sequence[Comparison], column: int) -> str:
 
 
 def _unit(comparison: Comparison) -> TimeUnit:
-    return unit_of_all([row.median for row in comparison.rows])
+    return unit_of_all([row.median_s for row in comparison.rows])
 
 
 def _cell(row: Row | None, formats: Sequence[str], comparison: Comparison) -> str:

@@ -6,7 +6,7 @@ Each round measures both versions. While rounds run, `needs_no_round` says wheth
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 
@@ -22,8 +22,18 @@ FEWEST_ROUNDS = LOOKS[0]
 """Minimum number of rounds after which a change is judged."""
 Judgement = Literal["slower", "no slower", ""]
 """The judgement on whether the new version is slower; empty: nothing is sure yet."""
-RoundTimes = tuple[Sequence[float], Sequence[float]]
-"""Seconds of the base and of the new version, a value a round: the mean of its trials."""
+
+
+class RoundTimes(NamedTuple):
+    """Seconds of a benchmark of a job in both versions.
+
+    Each round has a value, the geometric mean of its trials.
+    """
+
+    base: Sequence[float]
+    """Seconds of the base version, in the order of the rounds."""
+    new: Sequence[float]
+    """Seconds of the new version, in the order of the rounds."""
 
 
 def judge_change(change: CostChange, fail_above: float) -> Judgement:
@@ -104,16 +114,17 @@ def _change(
 ) -> CostChange:
     """The change of a benchmark of a job; without a ratio before the first look."""
     job, benchmark = key
-    base, new = times
     ratio = None
-    if len(base) >= FEWEST_ROUNDS:
-        look_share = share_of_look(len(base))
-        ratio = stats.ratio(new, base, look_share=look_share, trials_per_round=trials_per_round)
+    if len(times.base) >= FEWEST_ROUNDS:
+        look_share = share_of_look(len(times.base))
+        ratio = stats.ratio(
+            times.new, times.base, look_share=look_share, trials_per_round=trials_per_round
+        )
     return CostChange(
         job=job,
         benchmark=benchmark,
-        base_s=stats.median(base),
-        new_s=stats.median(new),
+        base_cost=stats.median(times.base),
+        new_cost=stats.median(times.new),
         ratio=ratio,
         is_significant=is_significant,
     )

@@ -114,11 +114,11 @@ def _answer(found: VersionOutcome) -> str:
     for each in found.changes:
         judged[judge_change(each, found.fail_above)].append(each)
     if judged["slower"]:
-        worst = max(judged["slower"], key=lambda each: each.new_s / each.base_s)
+        worst = max(judged["slower"], key=lambda each: each.multiple)
         return f"{found.new_label} is slower than {found.base_label}: {_takes(worst)}."
     if found.status is CheckStatus.NOT_JUDGED:
         return _no_answer(found, judged[""])
-    nearest = max(judged["no slower"], key=lambda each: each.new_s / each.base_s)
+    nearest = max(judged["no slower"], key=lambda each: each.multiple)
     return f"{found.new_label} is no slower than {found.base_label}: {_takes(nearest)}."
 
 

@@ -172,7 +172,9 @@ def round_times(
         return round_means(seconds, trials_per_round)
 
     return {
-        (name, benchmark): (means(base[name], benchmark), means(new[name], benchmark))
+        (name, benchmark): RoundTimes(
+            base=means(base[name], benchmark), new=means(new[name], benchmark)
+        )
         for name in comparable_jobs(base, new)
         for benchmark in base[name].trials[0].benchmarks
     }

@@ -9,8 +9,6 @@ import sys
 from collections.abc import Sequence
 from typing import Literal
 
-import numpy as np
-
 from fastloop.core.benchmark import runs_model
 from fastloop.core.launcher import Launcher
 from fastloop.core.protocols import Dataset, StreamingDataset
@@ -26,13 +24,15 @@ from fastloop.core.types import (
     UnusableLeaves,
     UsageError,
 )
-from fastloop.data.chunked_reader import IndexedSamples, collate_chunk
+from fastloop.data.chunked_reader import IndexedSamples
 from fastloop.data.cropped_dataset import CroppedDataset
 from fastloop.data.dataset_samples import is_broken
 from fastloop.data.prepare_dataset import limit_preparation, resolve_num_classes
 from fastloop.data.ragged import is_ragged
 from fastloop.data.reference import ClassCounter
 from fastloop.data.sample_advice import advise
+from fastloop.data.sample_chunks import collate_chunk
+from fastloop.data.spread_indices import spread_indices
 from fastloop.processes.environments import environment_for
 from fastloop.processes.rank_group import resolve_device
 from fastloop.sweep.job_names import job_names
@@ -120,7 +120,7 @@ def check_samples(dataset: Dataset, tolerant: bool = False) -> None:
     samples = IndexedSamples(dataset.open(), tolerant)
     if not len(samples):
         raise BadData(f"{dataset.label}: no readable sample")
-    indices = sorted({*np.linspace(0, len(samples) - 1, NUM_CHECKED).round().astype(int).tolist()})
+    indices = spread_indices(len(samples), NUM_CHECKED)
     try:
         collate_chunk([samples[index] for index in indices], is_ragged(dataset), tolerant)
     except (SamplesDiffer, UnusableLeaves) as error:

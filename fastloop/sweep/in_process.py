@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -47,6 +48,26 @@ from fastloop.trial.window import time_instrumented_epoch
 CountUneven = SizeOf | None
 """Counts the samples of uneven batches, which hold texts or lists or differ in shape (see
 UnevenBatches); None: the loader's batches are not uneven."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class _SampleFacts:
+    """The facts about a loader's samples that its first epoch shows."""
+
+    num_samples: int
+    leaves: Leaves
+    """dtype and shape of each leaf of a sample; empty for uneven batches."""
+    count_uneven: CountUneven
+
+
+@dataclass(frozen=True, kw_only=True)
+class _ComparedLoaders:
+    """The facts about loaders that deliver the same samples, or the same number of samples."""
+
+    num_samples: int
+    """Number of samples in an epoch of each loader."""
+    counters: Mapping[str, CountUneven]
+    """Name of each loader -> the function that counts its uneven batches, or None."""
 
 
 def bench(  # noqa: PLR0913 - the settings of a run, by their names
@@ -93,8 +114,8 @@ def bench(  # noqa: PLR0913 - the settings of a run, by their names
     check_step(step)
     target = resolve_device(device)
     epoch_of = first_batches(epochs_of(loader), batches)
-    samples, leaves, count_uneven = _look_at_epoch(epoch_of)
-    cold = _cold_timer(epoch_of, step, epochs, target, samples, count_uneven)
+    first = _look_at_epoch(epoch_of)
+    cold = _cold_timer(epoch_of, step, epochs, target, first.num_samples, first.count_uneven)
     timer = warm_timer(cold, min_window_s)
     if seconds is None:
         announce_rounds("bench", trials, timer.window_s)
@@ -110,14 +131,16 @@ def bench(  # noqa: PLR0913 - the settings of a run, by their names
     spans = Spans()
     epoch_s = time_instrumented_epoch(epoch_of, cold.consume, spans, target).seconds
     limit = None
-    if step is None and count_uneven is None:
+    if step is None and first.count_uneven is None:
         num_batches = len(spans.seconds("wait"))
-        limit = _measure_limit(samples, leaves, num_batches, target, stats.median(trial_s))
+        limit = _measure_limit(
+            first.num_samples, first.leaves, num_batches, target, stats.median(trial_s)
+        )
     return BenchResult(
         seconds=trial_s,
         epochs=int(epochs),  # JSON has no integers of numpy
         repeats=timer.repeats,
-        samples=samples,
+        samples=first.num_samples,
         device=str(target),
         wait_s=spans.seconds("wait"),
         epoch_s=epoch_s,
@@ -180,9 +203,10 @@ def bench_all(  # noqa: PLR0913 - the settings of a run, by their names
         name: first_batches(epochs_of(loader), batches) for name, loader in loaders.items()
     }
     # The data is checked before any trial: a comparison of loaders of different data is useless.
-    samples, counters = _check_samples(epochs_by_name, same_data)
+    compared = _check_samples(epochs_by_name, same_data)
+    samples = compared.num_samples
     cold = {
-        name: _cold_timer(epoch_of, step, epochs, target, samples, counters[name])
+        name: _cold_timer(epoch_of, step, epochs, target, samples, compared.counters[name])
         for name, epoch_of in epochs_by_name.items()
     }
     timers = {name: warm_timer(timer, min_window_s) for name, timer in cold.items()}
@@ -261,17 +285,14 @@ def _step_of(
     return default_step(device)
 
 
-def _look_at_epoch(epoch_of: Epochs) -> tuple[int, Leaves, CountUneven]:
-    """Number of samples of an epoch, dtypes and shapes of a sample's leaves, and None.
-
-    For uneven batches the leaves are empty, and a function that counts samples replaces None.
-    """
+def _look_at_epoch(epoch_of: Epochs) -> _SampleFacts:
+    """Read the first epoch of a loader, and describe its samples."""
     try:
         hashes, leaves = epoch_hashes(epoch_of(0), None)
     except UnevenBatches as error:
         count, count_uneven = _count_uneven(epoch_of, error)
-        return count, (), count_uneven
-    return len(hashes), leaves, None
+        return _SampleFacts(num_samples=count, leaves=(), count_uneven=count_uneven)
+    return _SampleFacts(num_samples=len(hashes), leaves=leaves, count_uneven=None)
 
 
 def _count_uneven(
@@ -287,13 +308,14 @@ def _count_uneven(
         raise UnevenBatches(f"{error}; {unclear}") from None
 
 
-def _check_samples(
-    epochs_by_name: Mapping[str, Epochs], same_data: bool
-) -> tuple[int, Mapping[str, CountUneven]]:
-    """Number of samples in an epoch, and the functions that count uneven batches, by the loader's
-    name; raises Invalid if the loaders' samples differ."""
+def _check_samples(epochs_by_name: Mapping[str, Epochs], same_data: bool) -> _ComparedLoaders:
+    """Compare the first epochs of the loaders; raises Invalid if the loaders' samples differ.
+
+    same_data: False compares only the numbers of samples.
+    """
     try:
-        return _compare_samples(epochs_by_name, same_data), dict.fromkeys(epochs_by_name)
+        num_samples = _compare_samples(epochs_by_name, same_data)
+        return _ComparedLoaders(num_samples=num_samples, counters=dict.fromkeys(epochs_by_name))
     except UnevenBatches as error:
         if same_data:
             hint = "same_data=False compares only the numbers of samples"
@@ -301,10 +323,11 @@ def _check_samples(
         return _compare_counts(epochs_by_name, error)
 
 
-def _compare_counts(
-    epochs_by_name: Mapping[str, Epochs], error: UnevenBatches
-) -> tuple[int, Mapping[str, CountUneven]]:
-    """As `_check_samples`, for uneven batches: compare only the numbers of samples."""
+def _compare_counts(epochs_by_name: Mapping[str, Epochs], error: UnevenBatches) -> _ComparedLoaders:
+    """Compare only the numbers of samples, for uneven batches; raises Invalid if they differ.
+
+    error: the reason why the samples can't be compared, for messages.
+    """
     first, *others = epochs_by_name
     count, count_uneven = _count_uneven(epochs_by_name[first], error)
     counters = {first: count_uneven}
@@ -313,7 +336,7 @@ def _compare_counts(
         if other != count:
             reason = f"{other} samples delivered, not {count}"
             raise Invalid(f"{name} does not deliver what {first} does: {reason}")
-    return count, counters
+    return _ComparedLoaders(num_samples=count, counters=counters)
 
 
 def _compare_samples(epochs_by_name: Mapping[str, Epochs], same_data: bool) -> int:

@@ -69,7 +69,7 @@ class JobState:
         self.has_begun = False
         """True once this command has written the files that precede any measurement."""
         self._ending: tuple[Status, Failure | None] | None = None
-        """The arguments of `end` until the ended job is tracked; None before and after that."""
+        """Status and failure of a job that has ended, until its result is logged; else None."""
 
     def update(self, **changes: object) -> None:
         """Change the result and write it."""
@@ -110,27 +110,36 @@ class JobState:
         """End the job as FAILED, with the failure's reason."""
         self.end("FAILED", failure)
 
-    def end(self, status: Status, failure: Failure | None = None, *, track: bool = True) -> None:
-        """Write the final result, then log it with the tracker.
+    def end(self, status: Status, failure: Failure | None = None) -> None:
+        """Write the final result, then log it with the tracker."""
+        self._set_final_result(status, failure)
+        try:
+            self._write_final_result(failure)
+        # The result is logged even if this disk is full: the tracker's disk may have space.
+        finally:
+            self.track()
 
-        track: False leaves the logging to a later call of `track`.
-        """
+    def finish(self) -> None:
+        """End the job as FINISHED, and leave the logging of the result to a call of `track`."""
+        self._set_final_result("FINISHED", None)
+        self._write_final_result(None)
+
+    def _set_final_result(self, status: Status, failure: Failure | None) -> None:
+        """Set the final result, and first write the files of a job that has not begun."""
         self._ending = (status, failure)
         if not self.has_begun:
             self.begin()
         reason, kind = (failure.reason, failure.kind) if failure else ("", None)
         self.result = replace(self.result, status=status, status_reason=reason, failure_kind=kind)
-        try:
-            save(self.result, self.entry.folder)
-            if failure and failure.details:
-                write_text(self.entry.folder / DETAILS, without_passwords(failure.details))
-        # The result is logged even if this disk is full: the tracker's disk may have space.
-        finally:
-            if track:
-                self.track()
+
+    def _write_final_result(self, failure: Failure | None) -> None:
+        """Write the result, and the details of the failure if there are any."""
+        save(self.result, self.entry.folder)
+        if failure and failure.details:
+            write_text(self.entry.folder / DETAILS, without_passwords(failure.details))
 
     def track(self) -> None:
-        """Log the result of a job that has ended, if `end` has left it to this call."""
+        """Log the result of a job that has ended and is not logged yet."""
         if self._ending is None:
             return
         if self.tracking.finish(self.result, self.entry.folder):
@@ -140,7 +149,8 @@ class JobState:
     def abort(self, status: Status, reason: str) -> None:
         """End the job because the sweep ends early.
 
-        If `end` was interrupted, it is repeated with its own status; a finished job stays as it is.
+        A job that has ended but is not logged yet is ended once more, with its own status. A job
+        that is logged stays as it is.
         """
         if self._ending and not self.is_running:
             self.end(*self._ending)

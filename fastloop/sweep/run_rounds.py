@@ -12,8 +12,8 @@ from __future__ import annotations
 import contextlib
 import math
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from tqdm import tqdm
 
@@ -128,7 +128,7 @@ def _finish_jobs(states: Sequence[JobState]) -> None:
                 *explanation_caveats(state),
             ]
             state.update(caveats=caveats)
-            state.end("FINISHED", track=False)
+            state.finish()
 
 
 def _round_runner(
@@ -186,41 +186,80 @@ def _run_rounds(
 ) -> None:
     """Run the trials of all jobs in rounds, and report the progress after each round."""
     start_ns = now_ns()
-    num_done = 0
-    rounds_done = 0
-    jobs = {state: state.entry.job for state in states if state.is_running}
-    num_trials = {state: job.most_trials for state, job in jobs.items()}
-    is_auto = any(job.is_auto for job in jobs.values())
-    all_rounds = rounds(num_trials, interleave=settings.interleave)
-    if is_auto:
+    trials_done, rounds_done = 0, 0
+    plan = _plan_rounds(states, settings)
+    all_rounds = rounds(plan.num_trials, interleave=settings.interleave)
+    if plan.is_auto:
         all_rounds = _until_decided(all_rounds, states)
-    seconds = AUTO_SECONDS if is_auto and settings.seconds is None else settings.seconds
-    # Fewer rounds than the first test of trials=auto needs would be measured for nothing.
-    fewest = LOOKS[0] if is_auto and has_ranking([state.result for state in jobs]) else 1
-    for number, taking_part in within(all_rounds, seconds, fewest):
+    for number, taking_part in within(all_rounds, plan.limit_s, plan.fewest_rounds):
         names = _run_round(taking_part, number, {}, session_ms, progress.begin_step)
         # An earlier session has run this round, or its jobs have failed.
         if not names:
             continue
-        num_done += len(names)
+        trials_done += len(names)
         rounds_done += 1
         if number == 0 and len(states) == 1 and states[0].entry.job.most_trials > 1:
             progress.tell(_first_figures(states[0].result))
         running = [state for state in states if state.is_running]
         done = [state.result for state in running]
-        left = _num_steps_left([state.entry for state in running], done, settings)
-        if seconds is not None and settings.interleave:
+        steps_left = _num_steps_left([state.entry for state in running], done, settings)
+        # Without interleaving, each round is a trial of one job, and no time limit is allowed.
+        if settings.interleave:
             elapsed_s = seconds_between(start_ns, now_ns())
-            rounds_left = max(num_trials.values()) - number - 1
-            cut = rounds_cut(rounds_left, elapsed_s / rounds_done, seconds - elapsed_s)
-            # The first `fewest` rounds may begin after the time limit.
-            cut = min(cut, max(0, rounds_left - (fewest - number - 1)))
-            left -= cut * len(names)
-        most = "at most " if is_auto else ""
-        title = f"round {number + 1} of {most}{max(num_trials.values())}"
-        if not settings.interleave:
+            steps_left -= len(names) * plan.count_cut_rounds(number, rounds_done, elapsed_s)
+            title = plan.title_of(number)
+        else:
             title = f"trial {number + 1} of {taking_part[0].entry.job.most_trials} of {names[0]}"
-        progress.end_round(round_line(title, start_ns, num_done, left))
+        progress.end_round(round_line(title, start_ns, trials_done, steps_left))
+
+
+@dataclass(frozen=True, kw_only=True)
+class _RoundPlan:
+    """The rounds that a sweep may run."""
+
+    num_trials: Mapping[JobState, int]
+    """Job -> the largest number of its trials."""
+    is_auto: bool
+    """True with trials=auto: no round begins once the ranking is decided."""
+    limit_s: float | None
+    """Seconds after which no round begins; None: there is no such limit."""
+    fewest_rounds: int
+    """Number of rounds that begin even after `limit_s`."""
+
+    @property
+    def most_rounds(self) -> int:
+        """The largest number of rounds."""
+        return max(self.num_trials.values())
+
+    def count_cut_rounds(self, number: int, rounds_done: int, elapsed_s: float) -> int:
+        """Number of the rounds after round `number` that the time limit will probably cut.
+
+        rounds_done: number of rounds that this command has run, in `elapsed_s` seconds.
+        """
+        if self.limit_s is None:
+            return 0
+        rounds_left = self.most_rounds - number - 1
+        cut = rounds_cut(rounds_left, elapsed_s / rounds_done, self.limit_s - elapsed_s)
+        return min(cut, max(0, rounds_left - (self.fewest_rounds - number - 1)))
+
+    def title_of(self, number: int) -> str:
+        """The name of round `number` in a line about the progress."""
+        most = "at most " if self.is_auto else ""
+        return f"round {number + 1} of {most}{self.most_rounds}"
+
+
+def _plan_rounds(states: Sequence[JobState], settings: SweepSettings) -> _RoundPlan:
+    """The plan of the rounds for the jobs that can run."""
+    running = [state for state in states if state.is_running]
+    is_auto = any(state.entry.job.is_auto for state in running)
+    # Fewer rounds than the first test of trials=auto needs would be measured for nothing.
+    is_ranked = is_auto and has_ranking([state.result for state in running])
+    return _RoundPlan(
+        num_trials={state: state.entry.job.most_trials for state in running},
+        is_auto=is_auto,
+        limit_s=AUTO_SECONDS if is_auto and settings.seconds is None else settings.seconds,
+        fewest_rounds=LOOKS[0] if is_ranked else 1,
+    )
 
 
 def rounds_cut(rounds_left: int, round_s: float, left_s: float) -> int:

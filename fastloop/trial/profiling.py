@@ -26,7 +26,7 @@ from fastloop.core.types import Epochs, Tree
 from fastloop.observe.chrome_trace import add_to_profile
 from fastloop.observe.event_log import open_log
 from fastloop.observe.job_probe import watch_epochs
-from fastloop.observe.lanes import Lane, build_lanes, last_passes
+from fastloop.observe.lanes import LaneRow, build_lane_rows, last_passes
 from fastloop.processes.rank_group import rank
 from fastloop.trial.job import Job
 from fastloop.trial.job_start import start_job
@@ -117,15 +117,15 @@ def profile_paths(folder: Path, name: str) -> tuple[Path, Path]:
     return folder / f"profile-{name}.json.gz", folder / f"profile-{name}.txt"
 
 
-def write_profile(result: Profile, folder: Path, name: str, lanes: Sequence[Lane]) -> None:
+def write_profile(result: Profile, folder: Path, name: str, rows: Sequence[LaneRow]) -> None:
     """Write a gzipped Chrome trace, which ui.perfetto.dev opens, and the table as text.
 
-    lanes: lanes of the loop and its workers, which are added to the trace.
+    rows: the rows of the loop and its workers, which are added to the trace.
     """
     trace, table = profile_paths(folder, name)
     with write_beside(trace) as beside:
         result.profiler.export_chrome_trace(str(beside))
-        text = add_to_profile(beside.read_text(encoding="utf-8"), lanes, unix_offset_ns())
+        text = add_to_profile(beside.read_text(encoding="utf-8"), rows, unix_offset_ns())
         beside.write_bytes(gzip.compress(text.encode()))
     with write_beside(table) as beside:
         beside.write_text(_format_table(result, name), encoding="utf-8")
@@ -147,7 +147,7 @@ def run_profiling(job: Job, prepared: PreparedData, name: str, folder: Path) -> 
                 profile = profile_steps(epochs, consume, context.device)
         events = last_passes(event for event in log.read() if event.start_ns >= begun_ns)
     if rank() == 0:
-        write_profile(profile, folder, name, build_lanes(events))
+        write_profile(profile, folder, name, build_lane_rows(events))
 
 
 def _format_table(result: Profile, name: str) -> str:

@@ -1,6 +1,6 @@
 """Drop the candidates of tuning that need too much memory or disk, or too much time to start.
 
-Such time is that for writing a store or starting workers. `drop_slow_starts` and
+The time to start is that of writing a store, or of starting workers. `drop_slow_starts` and
 `drop_unaffordable` return the remaining candidates, and count the dropped ones by reason.
 """
 
@@ -87,7 +87,7 @@ def drop_slow_starts(
 def drop_unaffordable(
     candidates: Iterable[ChangedJob], pilot: Pilot, bounds: Bounds
 ) -> tuple[list[ChangedJob], dict[str, int]]:
-    """Drop candidates that exceed the bounds, or the disk's space.
+    """Drop candidates that exceed the bounds, and those with a store that can't be written.
 
     Returns the rest, and the number of dropped ones by reason.
     """

@@ -32,8 +32,8 @@ CROSSED_FIRST = ("loader", "decoder", "num_workers")
 """Settings that decide whether others have an effect, so they are combined first. If a combination
 of these can't run, it is not combined with the rest."""
 UNPREDICTED = ("loader", "decoder")
-"""Settings with an effect that the model can hardly predict, because it was measured with the
-present loader and decoder. Their simplest changes run first: among a thousand combinations with
+"""Settings with an effect that the model can hardly predict, because its input was measured with
+the present loader and decoder. Their simplest changes run first: among a thousand combinations with
 workers, which the model does predict, another loader would hardly get a trial by chance."""
 NEUTRAL_VALUES: Mapping[str, Any] = {
     **{name: DECLARED[name].default for name in DATALOADER},

@@ -15,7 +15,7 @@ from fastloop.core.cgroup import usable_cores
 from fastloop.core.loading_settings import WORKERS_FOR_WAITING
 from fastloop.processes.rank_group import resolve_device
 from fastloop.trial.job import Job
-from fastloop.tune.short_budget import SHORT_S
+from fastloop.tune.race_time import SHORT_S
 
 LIKELY_VALUES: Mapping[str, Sequence[str]] = {
     "loader": ("fastloop", "numpy_loop", "python_loop"),

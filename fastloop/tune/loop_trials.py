@@ -1,7 +1,8 @@
 """Run the trials of `fastloop.tune`: time a user's own loader in this process with other settings.
 
-`LoopTrials.measure` is one trial. If epochs are long, all trials read only the first part of an
-epoch. A first look at the present loader chooses this part.
+`LoopTrials.measure` is one trial. If epochs are long, a trial reads only the first part of an
+epoch, for about `LoopTrials.epoch_s` seconds. `LoopTrials.look`, which comes before the trials,
+reads such a part with the present loader. The data of other configurations is compared with it.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ from fastloop.sweep.loader_timer import (
     warm_timer,
 )
 from fastloop.trial.window import row_counter
-from fastloop.tune.short_budget import (
+from fastloop.tune.race_time import (
     EPOCH_S,
     TRIALS_OF_CONFIRMED_RACE,
     longest_epoch_s,
@@ -45,11 +46,11 @@ from fastloop.tune.short_budget import (
 THREADS_SETTING = "torch_threads"
 """A setting that need not be an argument of the loader: torch's threads in this process."""
 MOST_LOOK_S = 8.0
-"""Reading a part of an epoch ends after this time, so that the first look at the present loader
-soon refuses a budget that is too small."""
+"""Reading a part of an epoch ends after this many seconds, so that the first look at the present
+loader soon refuses a budget that is too small."""
 MOST_BEHIND = 2.0
-"""A configuration that takes more than this many times as long as the present one while it warms up
-is not timed again."""
+"""If a configuration takes more than this many times as long as the present one while it warms up,
+the trial reads no further: the time of the warm-up is the trial's cost."""
 BUDGET_MARGIN = 1.25
 """A budget that an error proposes is this many times the need, which is only an estimate."""
 
@@ -100,7 +101,8 @@ class PartReader:
     def read(self, epochs: Epochs) -> EpochPart:
         """Read the part of an epoch that takes about epoch_s, with at least FEWEST_BATCHES batches.
 
-        A fast loader reads more in this time than a slow one. Raises Invalid after the deadline.
+        Reading ends after MOST_LOOK_S seconds, even with fewer batches. A fast loader reads more in
+        epoch_s than a slow one. Raises Invalid after the deadline, and if there is no sample.
         """
         samples = 0
         batches = 0
@@ -206,7 +208,7 @@ class LoopTrials:
     """The part of an epoch that the first look at the present loader has read."""
     reference: Digest | None = None
     """Digest of the samples in the present configuration's part of an epoch; None before `look`, or
-    if samples are not compared."""
+    if same_data is False."""
     repeats_data: bool = False
     """True if the present loader delivers the same samples in two epochs."""
     whole_samples: float = math.inf
@@ -244,10 +246,10 @@ class LoopTrials:
         return tuple(notes)
 
     def look(self) -> None:
-        """Take a first look at the present loader: choose the part of an epoch that trials read,
-        and digest its data.
+        """Take a first look at the present loader: read a part of an epoch, and digest its data.
 
-        Raises SmallBudgetError for too small a budget, and any exception of the loader.
+        Raises SmallBudgetError if the budget is too small for a race, and any exception of the
+        loader.
         """
         with self._open(self.present) as epochs:
             part = self._reader().read(epochs)
@@ -303,7 +305,8 @@ class LoopTrials:
     def _time(self, name: str, epochs: Epochs, reader: PartReader) -> float:
         """Time an epoch of an open loader, in seconds as in `measure`.
 
-        The first trial of a configuration compares its data before. Raises Invalid if it differs.
+        The first trial of a configuration compares its data before it is timed. Raises Invalid if
+        the data differs, and after the reader's deadline.
         """
         # This read also warms the loader up.
         first = reader.read(epochs)

@@ -27,8 +27,8 @@ from fastloop.sweep.progress import share_reports
 from fastloop.trial.job_settings import MIN_WINDOW_S
 from fastloop.tune.budget import Spending, TuneBudget
 from fastloop.tune.loop_trials import THREADS_SETTING, LoopTrials
-from fastloop.tune.outcome import comparison_lines, comparison_table, verdict_text
 from fastloop.tune.race import RaceResult, race
+from fastloop.tune.race_text import comparison_lines, comparison_table, verdict_text
 from fastloop.tune.surrogate import Surrogate
 
 if TYPE_CHECKING:
@@ -119,7 +119,8 @@ class LoopTuning:
         lines = [*wrap(answer), "", *comparison_lines(self.race)]
         failed = [f"failed: {name}: {reason}" for name, reason in self.reasons.items()]
         if self.race.not_run:
-            failed.append(f"no room in the budget: {len(self.race.not_run):,}")
+            left = f"{len(self.race.not_run):,}"
+            failed.append(f"not run: {left} that promise less, or that the budget has no room for")
         return "\n".join([*lines, "", *wrap([*failed, *self.notes])])
 
 
@@ -144,13 +145,13 @@ def tune_loop(  # noqa: PLR0913 - the settings of a run, by their names
         make_loader: called with one value of each setting; returns an iterable over batches, such
             as a DataLoader.
         space: the values of each setting, the present one first, in up to 2,000 combinations.
-            `torch_threads` sets torch's threads if make_loader has no such argument.
+            `torch_threads` sets torch's threads, even if make_loader has no such argument.
         step: called with each batch. None: batches are read, or moved to the device.
         budget_s: seconds from the call to the result.
         device: auto, cpu, mps, cuda or cuda:<number>.
-        same_data: compare samples, if two epochs of the present loader have the same ones, which
-            random transforms don't; False: compare only the numbers of samples.
-        min_window_s: repeat epochs until a measurement takes this long.
+        same_data: compare samples, if two epochs of the present loader have the same ones.
+            Epochs with random transforms differ. False: compare only the numbers of samples.
+        min_window_s: repeat whole epochs until a measurement takes this many seconds.
 
     Raises ValueError for a wrong space or too small a budget, TypeError for a make_loader or step
     that is not a function, and any exception of the present settings.

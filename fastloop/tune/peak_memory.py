@@ -1,9 +1,9 @@
 """Observe the peak memory of the present configuration, and forecast that of other ones.
 
-Memory is the PSS (proportional set size), which counts pages that processes share only once.
-`observe_memory` reads it in the job's own process as batches are delivered: then memory is largest,
-and the workers live. Sampling from outside, as during trials, would miss a short epoch, because its
-workers live for only a tenth of a second.
+Memory is the sum of the PSS (proportional set size) of the job's processes: a page that several of
+them share counts only once. `observe_memory` reads it in the job's own process as batches are
+delivered: then memory is largest, and the workers live. Sampling from outside, as the instrumented
+pass after trials does, would miss a short epoch with workers that live for a tenth of a second.
 
 `forecast_peak_mib` adds up measurements of the present configuration: the memory of the process
 without workers, and the memory that some numbers of workers add. It adds further batches in queues
@@ -29,7 +29,7 @@ from fastloop.core.traits import LoaderTraits, traits_of
 from fastloop.core.types import JobFailed, Tree
 from fastloop.data.digest import HELD_BATCHES
 from fastloop.explain.explained_job import ExplainedJob, count_batches
-from fastloop.explain.rung_passes import benchmark_of
+from fastloop.explain.rungs import benchmark_of
 from fastloop.processes.resources import MIB, sample
 from fastloop.trial.gather_limit import MAX_SOURCE_BYTES
 from fastloop.trial.job import Job
@@ -109,7 +109,7 @@ def observe_memory(
     limit_mib: float,
     passes: TimedPasses,
 ) -> MemoryProfile | None:
-    """Observe the memory of the present job: without workers, and with two numbers of workers.
+    """Observe the memory of the present job: without workers, and with up to two numbers of them.
 
     These are the smallest and the largest number in `workers` that seem to stay within limit_mib.
     whole_batches: number of batches in a whole epoch. passes: runs passes as long as there is time.

@@ -20,6 +20,7 @@ from fastloop.core.prepared_data import PreparedData
 from fastloop.core.spans import now_ns, seconds_between
 from fastloop.core.time_limits import Deadline, TimedPasses, deadline_after
 from fastloop.core.types import FailureKind, JobFailed, UsageError
+from fastloop.explain.batch_passes import BatchTimes
 from fastloop.explain.causes import LEAST_COMPUTING_SHARE
 from fastloop.explain.explained_job import (
     FEWEST_BATCHES,
@@ -35,18 +36,17 @@ from fastloop.explain.predict import (
     predict_threaded_seconds,
 )
 from fastloop.explain.prediction_input import PartCosts, measure_for_model
-from fastloop.explain.rung_passes import BatchTimes
 from fastloop.explain.rungs import uses_dataloader
 from fastloop.sweep.prepare_job import forecast_preparation_s, prepare_job
 from fastloop.sweep.request import JobRequest
 from fastloop.trial.job import Job
 from fastloop.tune.peak_memory import MemoryProfile, observe_memory
-from fastloop.tune.short_budget import EPOCH_S, TRIAL_S, longest_epoch_s
+from fastloop.tune.race_time import EPOCH_S, TRIAL_S, longest_epoch_s
 
 SURELY_LATE = 4.0
-"""Reading all samples is refused at once if it is forecast to take this many times the time left
-(about twice the budget); otherwise the deadline stops it. Chosen by hand: the forecast is of the
-first samples, which may be slower than others."""
+"""Reading all samples is refused at once if it is forecast to take more than this many times the
+time left (about twice the budget); otherwise the deadline stops it. Chosen by hand: the forecast is
+made from the first samples, which may be slower than others."""
 
 
 class SlowReadingError(UsageError):
@@ -273,8 +273,8 @@ def _measure_hand_off(
     """
     if not workers:
         return {}
-    # The hand-off is the way of a batch from a worker to the loop. It takes the difference from a
-    # pass with the same batches, which are ready in the loop.
+    # The hand-off is the way of a batch from a worker to the loop. Its time is the difference
+    # between a pass with workers and a pass with the same batches, which are ready in the loop.
     with_workers = [cut_epochs.with_workers(count) for count in workers]
     timed = passes.run_all(
         [
@@ -284,5 +284,7 @@ def _measure_hand_off(
     )
     if timed is None:
         return None
-    ready, *handed_over = timed
-    return {count: [(each, ready)] for count, each in zip(workers, handed_over, strict=True)}
+    in_loop, *from_workers = timed
+    return {
+        count: [HandOff(each, in_loop)] for count, each in zip(workers, from_workers, strict=True)
+    }

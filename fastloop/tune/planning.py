@@ -49,7 +49,7 @@ from fastloop.tune.pilot import (
     time_first_pass,
 )
 from fastloop.tune.race import YOURS
-from fastloop.tune.short_budget import (
+from fastloop.tune.race_time import (
     EPOCH_S,
     SHORT_S,
     check_least_time,
@@ -179,8 +179,8 @@ def _as_change(values: Mapping[str, object]) -> Change:
 def first_pass_within(spending: Spending, time_pass: Callable[[Deadline], FirstPass]) -> FirstPass:
     """Run the first pass of the present job, by time_pass, which gets a deadline.
 
-    Raises UsageError if the pass takes so long that the budget has no time for a race. If already
-    reading all samples would take too long, it is raised after the first samples.
+    Raises UsageError if the pass takes so long that the budget has no time for a race. If the first
+    samples show that reading all of them would take far too long, the error is raised at once.
     """
     budget_s, begun_s = spending.budget.seconds, spending.seconds_used
     if budget_s is None:

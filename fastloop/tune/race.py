@@ -27,7 +27,7 @@ from fastloop.tune.surrogate import Posterior, Surrogate
 
 Measure = Callable[[str, int, float], float | None]
 """Measures one trial: (name of the configuration, number of the round, share of the budget that the
-trial may take) -> the trial's cost, in seconds for most objectives. None if the configuration has
+trial may take) -> the trial's cost in seconds, see objective.py. None if the configuration has
 failed; it gets no further trial. Raises NoRoomError if a trial of the present configuration was
 stopped because it took longer than that share."""
 YOURS = "yours"
@@ -73,7 +73,8 @@ class RaceResult:
     winner: str
     """The fastest configuration in the race; `present` if nothing was faster."""
     seconds: Mapping[str, Mapping[int, float]]
-    """The cost of each trial, in seconds for most objectives, by name and number of the round."""
+    """The cost of each trial in seconds, see objective.py, by name and number of the round.
+    LoopTuning.to_json writes the field under this name."""
     confirming: tuple[int, ...] = ()
     """Numbers of the rounds that confirm the gain."""
     gain: Ratio | None = None
@@ -105,9 +106,9 @@ class RaceResult:
         return self.is_cut or (is_open and not self.is_faster)
 
     def compare(self, name: str) -> Ratio | None:
-        """Compare a configuration's cost with the winner's, in the rounds in which both have run.
+        """Compare a configuration's cost with the winner's, in rounds of the race that both ran.
 
-        2: the configuration costs twice as much. None if they share no round of the race.
+        2: the configuration costs twice as much. None if they share no such round.
         """
         # The confirming rounds are left out, because only two configurations ran in them.
         of_name, of_winner = self.seconds.get(name, {}), self.seconds[self.winner]
@@ -128,9 +129,9 @@ class RaceRules:
     """Maximum share of the budget that is kept for work after the race. It may be exceeded only for
     FEWEST_CONFIRMING rounds and the winner's passes."""
     finishing: int = 0
-    """Number of passes of the winner, such as one that compares its data, for which room is kept
-    after the confirming rounds. If `reserve` allows it, room is kept for the same number of passes
-    of the present configuration."""
+    """Number of passes of the winner for which room is kept after the confirming rounds. A pass is
+    an epoch outside of trials, such as one that compares data. If `reserve` allows it, room is kept
+    for the same number of passes of the present configuration."""
     first: tuple[str, ...] = ()
     """Names of the configurations about which the predictions tell least. They fill up to half of
     each round, in this order, until each of them has run once."""
@@ -145,8 +146,8 @@ class _Race:
     spent: Callable[[], float]
     """Returns the share of the budget that is spent so far."""
     rules: RaceRules
-    seconds: dict[str, dict[int, float]] = field(default_factory=dict)
-    """The costs so far, by name and number of the round."""
+    costs_s: dict[str, dict[int, float]] = field(default_factory=dict)
+    """The costs so far in seconds, by name and number of the round."""
     failed: set[str] = field(default_factory=set)
     prices: dict[str, list[float]] = field(default_factory=dict)
     """For each name, the shares of the budget that its trials have cost."""
@@ -206,9 +207,9 @@ class _Race:
         self.prices.setdefault(name, []).append(self.spent() - before)
         if cost is None:
             self.failed.add(name)
-            self.seconds.pop(name, None)
+            self.costs_s.pop(name, None)
             return False
-        self.seconds.setdefault(name, {})[number] = cost
+        self.costs_s.setdefault(name, {})[number] = cost
         return True
 
     def _find_room(self, name: str, number: int, kept: float | None) -> float:
@@ -220,7 +221,7 @@ class _Race:
         if kept is None or name == self.present:
             return max(room, 2 * self.price(name))
         # The present configuration must still run in this round if it has not.
-        has_run = number in self.seconds.get(self.present, {})
+        has_run = number in self.costs_s.get(self.present, {})
         return room - kept - (0.0 if has_run else self.price(self.present))
 
     def price(self, name: str) -> float:
@@ -236,8 +237,8 @@ class _Race:
 
     @property
     def usual_price(self) -> float:
-        """The share of the budget that a trial usually takes: the median over the latest trials of
-        all configurations."""
+        """The share of the budget that a trial usually takes: the median over the latest trial of
+        each configuration."""
         return max(1e-9, stats.median([each[-1] for each in self.prices.values()] or [0.0]))
 
     def price_of_both(self, leader: str) -> float:
@@ -255,11 +256,11 @@ class _Race:
 
     def fit(self) -> Posterior:
         """Fit the posterior of all configurations to the costs so far."""
-        return self.surrogate.fit(self.seconds)
+        return self.surrogate.fit(self.costs_s)
 
     def find_leader(self, posterior: Posterior) -> str:
         """Find the fastest configuration that has run."""
-        return min(self.seconds, key=lambda name: posterior.mean[self.surrogate.places[name]])
+        return min(self.costs_s, key=lambda name: posterior.mean[self.surrogate.places[name]])
 
     def is_open(self, posterior: Posterior) -> bool:
         """True while a configuration may be better than the leader by enough to matter."""
@@ -285,7 +286,7 @@ class _Race:
         leader = self.find_leader(posterior)
         differences = posterior.mean - posterior.mean[places[leader]]
         bounds = differences - SURE_DEVIATIONS * posterior.difference_std(places[leader])
-        others = (name for name in self.seconds if name != leader)
+        others = (name for name in self.costs_s if name != leader)
         return tuple(name for name in others if bounds[places[name]] <= 0)
 
     def choose_round(self, posterior: Posterior, count: int) -> list[str]:
@@ -299,7 +300,7 @@ class _Race:
         # LEAST_CHANCE, at which the race ends anyway.
         least = LEAST_CHANCE / len(self.surrogate.names)
         hopeless = {name for name in self.surrogate.names if chances.get(name, 0.0) < least}
-        known = {*chosen, *hopeless, *self.seconds}
+        known = {*chosen, *hopeless, *self.costs_s}
         first = [name for name in self.rules.first if name not in known][: count // 2]
         chosen += first
         others = self.surrogate.choose(posterior, count - len(first), chosen, hopeless)
@@ -315,13 +316,13 @@ def race(
     """Race the surrogate's configurations, and confirm the gain of the winner.
 
     spent: returns the share of the budget that is spent so far. No trial begins without room for
-    it, except trials of the present configuration in a round that has begun. Raises
-    PresentFailedError if the present configuration can't be run, and NoRoomError if not even its
-    first trial has room.
+    it, with two exceptions: trials of the present configuration in a round that has begun, and the
+    first FEWEST_CONFIRMING rounds that confirm a gain. Raises PresentFailedError if the present
+    configuration can't be run, and NoRoomError if not even its first trial has room.
     """
     run = _Race(surrogate=surrogate, measure=measure, spent=spent, rules=rules)
     run.run_round([], 0.0)
-    if not run.seconds and not run.failed:
+    if not run.costs_s and not run.failed:
         raise NoRoomError
     while run.present not in run.failed:
         posterior = run.fit()
@@ -333,7 +334,7 @@ def race(
         count = min(max(SMALLEST_ROUND, int(room / USUAL_ROUNDS)), LARGEST_ROUND, int(room))
         if not run.run_chosen(posterior, count, kept):
             break
-    if len(run.seconds) == 1 and run.present not in run.failed:
+    if len(run.costs_s) == 1 and run.present not in run.failed:
         _try_one(run)
     result = None if run.present in run.failed else _finish(run)
     if result is None or run.present in run.failed:
@@ -356,20 +357,20 @@ def _finish(run: _Race) -> RaceResult:
     posterior = run.fit()
     first = run.rounds
     winner, ties = run.find_leader(posterior), run.find_ties(posterior)
-    known = {*run.seconds, *run.failed}
-    seconds = {name: dict(each) for name, each in run.seconds.items()}
-    # A race is unfinished if it had no room for every configuration that promises a gain, or for
-    # every confirming round.
+    known = {*run.costs_s, *run.failed}
+    costs_s = {name: dict(each) for name, each in run.costs_s.items()}
+    # A race is unfinished if the budget lacked room for some configuration that promises a gain, or
+    # for some confirming round.
     is_unfinished = run.is_cut or run.is_open(posterior)
     confirmed = _confirm(run, winner) if winner != run.present else []
     is_unfinished |= winner != run.present and len(confirmed) < run.rules.confirming
-    for number, costs in enumerate(confirmed, first):
-        for name, cost in costs.items():
-            seconds[name][number] = cost
+    for number, of_round in enumerate(confirmed, first):
+        for name, cost in of_round.items():
+            costs_s[name][number] = cost
     return RaceResult(
         present=run.present,
         winner=winner,
-        seconds=seconds,
+        seconds=costs_s,
         confirming=tuple(range(first, first + len(confirmed))),
         gain=None if winner in run.failed else _find_gain(confirmed, run.present, winner),
         not_run=tuple(name for name in run.surrogate.names if name not in known),
@@ -396,7 +397,7 @@ def _confirm(run: _Race, winner: str) -> list[Mapping[str, float]]:
         ran = run.run_round([winner], finishing if is_extra else None)
         if not ran or run.present in run.failed or run.is_over:
             break
-        confirmed.append({name: run.seconds[name][number] for name in (run.present, winner)})
+        confirmed.append({name: run.costs_s[name][number] for name in (run.present, winner)})
     return confirmed
 
 

@@ -39,7 +39,7 @@ from fastloop.tune.race import (
     RaceRules,
     race,
 )
-from fastloop.tune.short_budget import name_larger_budget
+from fastloop.tune.race_time import name_larger_budget
 from fastloop.tune.surrogate import Surrogate, make_surrogate
 from fastloop.tune.tune_file import TuneFile
 
@@ -76,9 +76,9 @@ class RaceSchedule:
         Raises UsageError if the present configuration can't be run.
         """
         timeout_s = states[0].entry.job.trial_timeout_s
-        # No trial gets a shadow, which repeats it to compare its data: the shadowed trial is drawn
-        # among all trials of a job, and their number is not known here. Instead, the winner's data
-        # is compared in a pass after the race.
+        # A shadow repeats one trial of a job, to compare the data. This trial is drawn among all of
+        # the job's trials, and their number is not known here, so there are no shadows. Instead,
+        # the winner's data is compared in a pass after the race.
         for state in states:
             state.shadow_number = None
         # This round without a number only prepares the data. Otherwise the first trial would
@@ -182,9 +182,9 @@ class _Trials:
         """Measure a trial, unless an earlier session has run it; returns its cost, or None if it
         failed.
 
-        A session is one command; a resumed race has several. room: the share of the budget that the
-        trial may take. Raises NoRoomError if the budget has stopped a trial of the present
-        configuration.
+        A session is one run of the command; a resumed race has several. room: the share of the
+        budget that the trial may take. Raises NoRoomError if the budget has stopped a trial of the
+        present configuration.
         """
         state = self.states[name]
         before_s = self.spending.seconds_used
@@ -220,7 +220,7 @@ class _Trials:
         """Prepare the configuration's data if this is its first trial, and set its time limits.
 
         If the budget is a time, preparing and the trial after it take at most the share `room` of
-        the budget.
+        the budget, but each of them may take SHORTEST_LIMIT_S.
         """
         state = self.states[name]
         before_s = self.spending.seconds_used
@@ -325,7 +325,7 @@ def run_race(
         reasons=_find_reasons(names, results, is_stopped=schedule.trials.is_present_stopped),
         peak_mib=_find_peaks(names, results),
         unobserved=schedule.unobserved,
-        seconds=spending.seconds_used,
+        seconds_used=spending.seconds_used,
         trials=spending.num_trials,
         larger_budget=name_larger_budget(settings.budget, spending.seconds_used, file.trial_s),
         machine_load=summarize_loads([trial.load for each in results for trial in each.trials]),

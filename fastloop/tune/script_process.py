@@ -139,7 +139,7 @@ def _start() -> None:
     # from it.
     if not sys.flags.safe_path:
         del sys.path[0]
-    # fastloop's own folder is added last, as fastloop may be missing on the script's path.
+    # The folder that contains fastloop is added last, as the script's path may lack it.
     sys.path.append(str(Path(__file__).resolve().parents[2]))
     from fastloop.explain.attach.import_hook import DATALOADER_MODULE, ProbeFinder
     from fastloop.explain.attach.script import become_script

@@ -1,7 +1,8 @@
 """Race a script's DataLoader against the same loader with other settings, in the script's process.
 
 script_process.py calls `race_in_script` when the script's loop asks for its first batch. In place
-of the script's own steps, the race keeps a core busy for the time of a step.
+of each step of the script, the race keeps a core busy for the time of a step. If there is an
+accelerator, the race pauses for this time instead.
 """
 
 from __future__ import annotations
@@ -49,13 +50,13 @@ def race_in_script(
     """Race a DataLoader, made with these arguments, against the configurations of the plan.
 
     step_path: the file for the name of the configuration that is being measured. If there is too
-    little time for a race, the outcome has only the time that it needs.
+    little time for a race, the outcome has only the seconds that a race needs.
     """
     left_s = seconds_between(now_ns(), plan.end_ns)
     notes: dict[str, None] = {}
     make_loader = _loader_maker(loader, arguments, notes)
-    # The first batch comes from a new loader, because the workers of the script's own loader have
-    # been ended.
+    # The first batch comes from a new loader, because the workers of the script's own loader, if
+    # there were any, have been ended.
     has_tensors = _has_tensors(make_loader(**next(iter(plan.settings.values()))))
     trials = LoopTrials(
         make_loader=make_loader,
@@ -144,7 +145,7 @@ def _loader_maker(
                 return FastLoader(**changed)
         # The loader may be of a class derived from DataLoader, with attributes of its own and an
         # __init__ that takes other arguments. So it is copied, and only DataLoader's __init__ runs
-        # again. With the attribute that is removed here, it would refuse to change settings.
+        # again. With the attribute that is removed here, DataLoader would refuse other settings.
         made = copy.copy(loader)
         vars(made).pop("_DataLoader__initialized", None)
         base.__init__(made, **changed)

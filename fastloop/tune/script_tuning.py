@@ -152,7 +152,7 @@ def choose_loop(
 
 
 def refuse_ranks(arguments: Sequence[str]) -> str:
-    """The error for a script of several ranks, with an alternative."""
+    """The message of the error for a script of several ranks, with an alternative."""
     words = shlex.join(arguments)
     return (
         f"--script {words}: its ranks would have to race together, which tune can't let them do; "

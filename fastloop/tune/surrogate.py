@@ -15,31 +15,43 @@ from functools import cached_property
 
 import numpy as np
 
-# The model's error is a sum of independent components. The four constants OF_CHANGE to OF_ONE are
-# their standard deviations, relative to each other.
-OF_CHANGE = 0.3
-"""The component that all changed configurations share."""
-OF_SETTING = 0.3
-"""The component of each setting."""
-OF_PAIR = 0.2
-"""The component of each pair of settings."""
-OF_ONE = 0.2
-"""The component of each configuration alone."""
-SPREAD = 1.2
-"""Standard deviation of the model's error of any configuration, as a logarithm."""
-LEVEL = 10.0
-"""Standard deviation of the level that all costs share, as a logarithm. It is large, because the
-level is unknown: only ratios of costs matter, and predictions may be in any unit."""
-OF_ROUND = 0.15
-"""Standard deviation of the level that the trials of a round share, as a logarithm."""
-USUAL_NOISE = 0.08
+# All constants are chosen by hand. The study experiments/tune tests them together; no simulation of
+# other values is recorded. They decide only which trials run, because fresh trials confirm each
+# gain: a poor value costs trials, but does not make the answer wrong (docs/statistics.md).
+
+# The model's error of a configuration is a sum of independent components. Only the ratios of the
+# next four standard deviations count, because the sum is scaled to ERROR_STD.
+CHANGE_STD = 0.3
+"""Relative standard deviation of the component that all changed configurations share: the model may
+misjudge the present configuration, with which all others are compared."""
+SETTING_STD = 0.3
+"""Relative standard deviation of the component of each setting. A large value carries the outcome
+of a trial over to the other configurations with the same setting."""
+PAIR_STD = 0.2
+"""Relative standard deviation of the component of each pair of settings. It is smaller than
+SETTING_STD, because most of the effect of two settings is the sum of their own effects."""
+OWN_STD = 0.2
+"""Relative standard deviation of the component of each configuration alone. It keeps configurations
+uncertain until they have run themselves."""
+ERROR_STD = 1.2
+"""Standard deviation of the whole error of any configuration, as a logarithm: predictions are off
+by a factor of 3.3 either way, exp(1.2)."""
+LARGEST_VARIANCE_RATIO = 10.0
+"""Maximum factor by which ERROR_STD**2 is raised if the errors in trials are larger. Without a
+limit, one extreme cost would leave the predictions without weight."""
+LEVEL_STD = 10.0
+"""Standard deviation of the level that all costs share, as a logarithm. It is so large that the
+level counts as unknown: only ratios of costs matter, and predictions may be in any unit."""
+ROUND_STD = 0.15
+"""Standard deviation of the level that the trials of a round share, as a logarithm: a round is
+usually up to about 15 % slower or faster than others."""
+USUAL_NOISE_STD = 0.08
 """Standard deviation of the logarithm of a trial's cost that is assumed before any configuration
-has run twice."""
-NOISE_WEIGHT = 4
-"""The weight of USUAL_NOISE against measured noise, in degrees of freedom."""
-MOST_SCALED = 10.0
-"""Maximum factor by which observed errors may raise the variance SPREAD**2."""
-OPTIMISM = 1.5
+has run twice: about 8 %."""
+USUAL_NOISE_FREEDOM = 4
+"""Degrees of freedom with which USUAL_NOISE_STD counts next to measured noise. Measured noise
+counts for more than half once it has more degrees of freedom than this."""
+OPTIMISM_DEVIATIONS = 1.5
 """When trials are chosen, each cost is lowered by this many of its standard deviations. So
 configurations about which little is known are preferred."""
 
@@ -61,7 +73,7 @@ class Posterior:
     def difference_std(self, place: int) -> np.ndarray:
         """Standard deviation of each configuration's difference from the one at index `place`."""
         variances = np.diag(self.covariance)
-        # Var(a - b) = Var(a) + Var(b) - 2 Cov(a, b), so the large variance of LEVEL cancels.
+        # Var(a - b) = Var(a) + Var(b) - 2 Cov(a, b), so the large variance of LEVEL_STD cancels.
         squares = variances + variances[place] - 2 * self.covariance[place]
         return np.sqrt(np.maximum(squares, 0.0))
 
@@ -94,15 +106,15 @@ class Surrogate:
         is_change = np.array([float(bool(change)) for change in self.changes])
         any_change = np.outer(is_change, is_change)
         pairs = shared * (shared - 1) / 2
-        covariance = OF_SETTING**2 * shared + OF_PAIR**2 * pairs + OF_CHANGE**2 * any_change
-        covariance += OF_ONE**2 * np.diag(is_change)
+        covariance = SETTING_STD**2 * shared + PAIR_STD**2 * pairs + CHANGE_STD**2 * any_change
+        covariance += OWN_STD**2 * np.diag(is_change)
         deviations = np.sqrt(np.diag(covariance))
         # The present configuration has no error of its own: all are compared with it.
         deviations[deviations == 0] = 1.0
         # All others get the same standard deviation. If configurations with more settings were more
         # uncertain, the first trials would all go to them, and a loader that needs no setting would
         # not be tried.
-        return SPREAD**2 * covariance / np.outer(deviations, deviations)
+        return ERROR_STD**2 * covariance / np.outer(deviations, deviations)
 
     def fit(self, costs: Costs) -> Posterior:
         """Estimate the costs of all configurations from the costs of the trials so far."""
@@ -112,15 +124,16 @@ class Surrogate:
         errors = has_run * (values - logs[places, None])
         noise = estimate_noise(costs)
         rows, columns = np.nonzero(has_run)
-        prior = self._scale(places[rows], errors[rows, columns]) * self.prior + LEVEL**2
+        prior = self._scale(places[rows], errors[rows, columns]) * self.prior + LEVEL_STD**2
         # The error of a trial is f(name) + r(round) + noise. Let y be the errors, A the (trials,
         # names + rounds) matrix with a one for the name and the round of each trial, B the prior
         # covariance of f and r, and s^2 the variance of the noise. Then
         # A^T (A B A^T + s^2 I)^-1 = (A^T A B + s^2 I)^-1 A^T. The system on the right has a row for
-        # each name and each round, of which there are fewer than trials. `sums` is A^T y, `counts`
-        # is A^T A, `between` is B, and `to_seen` is the covariance of f and r with f of all names.
+        # each name that has run and each round, which are fewer than the trials of a long race.
+        # `sums` is A^T y, `counts` is A^T A, `between` is B, and `to_seen` is the covariance of f
+        # and r with f of all names.
         count, rounds = has_run.shape
-        between = OF_ROUND**2 * np.eye(count + rounds)
+        between = ROUND_STD**2 * np.eye(count + rounds)
         between[:count, :count] = prior[np.ix_(places, places)]
         to_seen = np.vstack([prior[places], np.zeros((rounds, len(logs)))])
         sums = np.concatenate([errors.sum(axis=1), errors.sum(axis=0)])
@@ -138,7 +151,7 @@ class Surrogate:
         chosen: Sequence[str] = (),
         excluded: Collection[str] = (),
     ) -> list[str]:
-        """Choose the `count` names to run next: the most promising ones that add information.
+        """Choose up to `count` names to run next: the most promising ones that add information.
 
         chosen: names that run in the same round already. excluded: names that must not run.
         """
@@ -152,7 +165,7 @@ class Surrogate:
         while len(picked) < num_chosen + count and np.isfinite(mean).any():
             # The variances of the differences from the present configuration, which is at place 0.
             variances = np.diag(covariance) + covariance[0, 0] - 2 * covariance[0]
-            bounds = mean - OPTIMISM * np.sqrt(np.maximum(variances, 0.0))
+            bounds = mean - OPTIMISM_DEVIATIONS * np.sqrt(np.maximum(variances, 0.0))
             picked.append(int(np.argmin(bounds)))
             mean[picked[-1]] = np.inf
             # A trial of the picked name will make names that resemble it less uncertain, so they
@@ -162,14 +175,14 @@ class Surrogate:
 
     def shortlist(self, count: int) -> list[str]:
         """Choose the `count` most promising names before any trial, without the present one."""
-        prior = self.prior + LEVEL**2
+        prior = self.prior + LEVEL_STD**2
         mean = np.log(np.asarray(self.predicted, float))
-        known = Posterior(mean=mean, covariance=prior, noise=USUAL_NOISE)
+        known = Posterior(mean=mean, covariance=prior, noise=USUAL_NOISE_STD)
         return self.choose(known, count, chosen=self.names[:1])
 
     def _scale(self, places: np.ndarray, errors: np.ndarray) -> float:
         """The factor by which the prior is scaled: the variance of the errors in trials relative
-        to the prior variance, limited to 1 to MOST_SCALED.
+        to the prior variance, limited to the range from 1 to LARGEST_VARIANCE_RATIO.
 
         places: index of the configuration of each trial. errors: the error of each trial.
         """
@@ -179,7 +192,7 @@ class Surrogate:
         if others.sum() < 2:
             return 1.0
         ratio = np.mean((errors[others] - errors[others].mean()) ** 2 / own[others])
-        return float(np.clip(ratio, 1.0, MOST_SCALED))
+        return float(np.clip(ratio, 1.0, LARGEST_VARIANCE_RATIO))
 
 
 def make_surrogate(
@@ -202,14 +215,16 @@ def estimate_noise(costs: Costs) -> float:
         free = max(0, int(is_known.sum()) - sum(logs.shape) + 1)
     if free:
         of_names, of_rounds = is_known.sum(axis=1, keepdims=True), is_known.sum(axis=0)
-        # The means of names and of rounds are removed alternately, until both are about zero. One
-        # step is not enough: not every round has all names, so removing the means of names changes
-        # the means of rounds, and the other way round.
+        # The means of names and of rounds are removed alternately; after ten steps both are about
+        # zero. One step is not enough: not every round has all names, so removing the means of
+        # names changes the means of rounds, and the other way round.
         for _ in range(10):
             logs -= is_known * (logs.sum(axis=1, keepdims=True) / of_names)
             logs -= is_known * (logs.sum(axis=0) / of_rounds)
         squares = float((logs**2).sum())
-    return float(np.sqrt((NOISE_WEIGHT * USUAL_NOISE**2 + squares) / (NOISE_WEIGHT + free)))
+    return float(
+        np.sqrt((USUAL_NOISE_FREEDOM * USUAL_NOISE_STD**2 + squares) / (USUAL_NOISE_FREEDOM + free))
+    )
 
 
 def _tabulate(costs: Sequence[Mapping[int, float]]) -> tuple[np.ndarray, np.ndarray]:
@@ -225,6 +240,6 @@ def _tabulate(costs: Sequence[Mapping[int, float]]) -> tuple[np.ndarray, np.ndar
 
 def _expect_trial(covariance: np.ndarray, place: int, noise: float) -> None:
     """Reduce the covariance, in place, as a trial of the configuration at index `place` would."""
-    # It becomes C - c c^T / (c_place + noise^2), whatever the outcome of the trial is.
+    # The covariance C becomes C - c c^T / (c_place + noise^2), whatever the outcome of the trial.
     column = covariance[:, place].copy()
     covariance -= np.outer(column, column) / (column[place] + noise**2)

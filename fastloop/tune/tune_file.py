@@ -1,4 +1,4 @@
-"""Write, find and load tune.json: the plan of a tuning's race, and the time that it has spent.
+"""Write, find and load tune.json: the plan of a race, the time spent, and the costs of passes.
 
 The file is in the folder of the tuning's sweep. With it, `resume=` continues an interrupted race.
 """

@@ -6,6 +6,7 @@ import ast
 import io
 import json
 import os
+import signal
 import subprocess
 import sys
 from dataclasses import dataclass, field, replace
@@ -23,7 +24,7 @@ from fastloop.core.parts import Part
 from fastloop.core.spans import pause
 from fastloop.core.stats import estimate
 from fastloop.core.time_limits import deadline_after
-from fastloop.core.types import Unsupported, UsageError
+from fastloop.core.types import SignalExit, Unsupported, UsageError
 from fastloop.explain.attach import changes_to_try
 from fastloop.explain.attach.changes_to_try import (
     choose_changes,
@@ -33,7 +34,11 @@ from fastloop.explain.attach.changes_to_try import (
 )
 from fastloop.explain.attach.edit_call import edit_call
 from fastloop.explain.attach.effects import read_effects, read_files
-from fastloop.explain.attach.findings import LoopFindings, ScriptFindings
+from fastloop.explain.attach.findings import (
+    LoopFindings,
+    ScriptFindings,
+    find_most_to_gain,
+)
 from fastloop.explain.attach.loop_what_ifs import LoopWhatIf
 from fastloop.explain.attach.loops import PARTS
 from fastloop.explain.attach.rank_comparison import RankComparison, RankFindings
@@ -223,6 +228,7 @@ class KnownLoop:
     batches: int = 80
     seconds: float = 8.0
     ranks: RankComparison | None = None
+    model_ratio: float | None = 1.0
     what_ifs: tuple = ()
     passes: int = 2
     loaders: int = 1
@@ -308,6 +314,56 @@ class LateRunner(KnownRunner):
     def seconds(self, change, limit_s):
         pause(limit_s)
         raise Unsupported(f"the script had not reached batch 40 after {limit_s:.0f} s")
+
+
+@dataclass
+class InterruptedRunner(KnownRunner):
+    """Runs until a signal arrives, which is in the run with this number."""
+
+    last: int = 0
+
+    def seconds(self, change, limit_s):
+        if len(self.runs) == self.last:
+            raise SignalExit(130)
+        return super().seconds(change, limit_s)
+
+
+INTERRUPTED_TIMES = {"": 10.0, "num_workers=1": 5.0}
+
+
+def test_rounds_before_a_signal_are_judged_without_further_runs():
+    """Each round has two runs: the signal arrives in the fifth round."""
+    runner = InterruptedRunner(INTERRUPTED_TIMES, last=9)
+    changes = [Change(settings={"num_workers": 1})]
+    found = known_loop()
+    tried = try_changes(cast("ScriptRunner", runner), found, changes, 3600.0, lambda _: None)
+    assert tried.is_interrupted
+    assert tried.best == "num_workers=1"
+    assert tried.changes[0].rounds == 4
+    assert (tried.same_samples, tried.losses.same) == (None, None)
+    assert "interrupted" in tried.not_compared
+    assert len(runner.runs) == 9
+
+
+def test_signal_before_any_change_is_compared_ends_the_command():
+    runner = InterruptedRunner(INTERRUPTED_TIMES, last=1)
+    changes = [Change(settings={"num_workers": 1})]
+    with pytest.raises(SignalExit):
+        try_changes(cast("ScriptRunner", runner), known_loop(), changes, 3600.0, lambda _: None)
+
+
+def test_signal_while_samples_are_compared_keeps_the_answer():
+    class Comparing(KnownRunner):
+        def rerun_hashed(self, change, limit_s):
+            if self.runs:
+                raise SignalExit(130)
+            return super().rerun_hashed(change, limit_s)
+
+    changes = [Change(settings={"num_workers": 1})]
+    runner = cast("ScriptRunner", Comparing(INTERRUPTED_TIMES))
+    tried = try_changes(runner, known_loop(), changes, 3600.0, lambda _: None)
+    assert (tried.best, tried.is_interrupted) == ("num_workers=1", False)
+    assert "interrupted" in tried.not_compared
 
 
 def test_run_that_the_budget_ends_is_no_failure_of_its_change():
@@ -629,8 +685,79 @@ def test_minutes_and_effects_are_told_before_a_further_run(tmp_path, monkeypatch
     said = capsys.readouterr().err
     assert "the script runs again, up to the loop's batch 80, for at most 180 s in all\n" in said
     assert "The script writes losses.txt, and each run may again.\n" in said
+    assert [*map(str.strip, said.splitlines()[2:-2])] == [
+        each.name for each in choose_changes(found, 80)
+    ]
     assert said.endswith("Run it again? [y/N] ")
     assert not [*tmp_path.iterdir()]
+
+
+def loop_with_gain(place, wait, seconds, gain, ratio=1.0, **settings):
+    """A loop that waits for this share of its time, with a predicted change."""
+    shares = dict.fromkeys(PARTS, estimate([0.0])) | {Part.STEP: estimate([1 - wait])}
+    what_if = LoopWhatIf(change=Change(settings={"num_workers": 2}), gain=gain, **settings)
+    loop = replace(known_loop(place=place), shares=shares, seconds=seconds, what_ifs=(what_if,))
+    loop.model_ratio = ratio
+    return loop
+
+
+@pytest.mark.parametrize(
+    ("other", "chosen"),
+    [
+        (("b", 0.5, 20.0, 0.05), "a"),  # 1 s instead of 2 s, although it waits longer
+        (("b", 0.5, 20.0, 0.2), "b"),
+        (("b", 0.5, 20.0, 0.2, 2.0), "b"),  # its model misses it: the whole wait counts
+        (("b", 0.5, 20.0, None), "b"),
+    ],
+)
+def test_loop_in_which_most_can_be_saved_is_tried(other, chosen):
+    loops = [loop_with_gain("a", 0.4, 10.0, 0.2), loop_with_gain(*other)]
+    for each in (loops, loops[::-1]):
+        found = find_most_to_gain(cast("list[LoopFindings]", each))
+        assert found is not None
+        assert found.facts["place"] == chosen
+
+
+def test_store_that_may_save_much_does_not_choose_the_loop_to_try():
+    store = loop_with_gain("b", 0.5, 20.0, 0.5, is_bound=True)
+    found = find_most_to_gain(
+        cast("list[LoopFindings]", [store, loop_with_gain("a", 0.4, 10.0, 0.2)])
+    )
+    assert found is not None
+    assert found.facts["place"] == "a"
+
+
+INTERRUPTED_SCRIPT = SLEEPY.replace("0.005", "0.001")
+
+
+@pytest.mark.heavy
+@pytest.mark.slow
+def test_ctrl_c_during_the_rounds_prints_those_that_have_ended(tmp_path):
+    (tmp_path / "train.py").write_text(INTERRUPTED_SCRIPT)
+    command = [sys.executable, "-m", "fastloop", "attach", "--try", "--yes", "train.py"]
+    said = []
+    with subprocess.Popen(
+        command,
+        cwd=tmp_path,
+        stderr=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        text=True,
+        # The child of a process that ignores SIGINT, as under nohup, would ignore it too.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # noqa: PLW1509
+    ) as process:
+        assert process.stderr is not None
+        for line in process.stderr:
+            said.append(line)
+            if line.startswith("round 1:"):
+                process.send_signal(signal.SIGINT)
+    assert process.returncode == 130, "".join(said)
+    (path,) = tmp_path.glob("outputs/attach/*/attach_try.json")
+    tried = json.loads(path.read_text())
+    assert tried["is_interrupted"] is True
+    assert {each["rounds"] for each in tried["changes"]} <= {0, 1}
+    assert any(each["gain"] for each in tried["changes"])
+    assert said.count("interrupted\n") == 1
+    assert not any("Traceback" in line for line in said)
 
 
 def test_samples_that_wait_get_many_workers():

@@ -15,6 +15,7 @@ from fastloop.core.explanation import Verdict
 from fastloop.core.parts import Part
 from fastloop.core.stats import Estimate
 from fastloop.core.text import LINE_WIDTH
+from fastloop.explain.attach import findings_text
 from fastloop.explain.attach.findings import (
     LoopFindings,
     ScriptFindings,
@@ -324,6 +325,16 @@ def test_last_line_is_on_the_whole_script(findings, sentence):
 def test_row_of_a_change_says_which_bound_its_gain_is(bounds, shown):
     (loop,) = findings_of(0.3, **bounds).loops
     assert what_if_rows(loop)[1] == ("num_workers=2", shown)
+
+
+def test_saving_on_a_busy_machine_says_how_far_it_may_be_off(monkeypatch):
+    monkeypatch.setattr(findings_text, "usable_cores", lambda: 2)
+    findings = findings_of(0.3)
+    busy = replace(findings, loops=(replace(findings.loops[0], other_cores=1.0),))
+    said = " ".join(format_findings(busy).split())
+    assert "6 s can be saved" in said
+    assert said.count("may be 70 % off") == 2
+    assert "70 % off" not in format_findings(findings)
 
 
 def test_sum_of_an_upper_and_a_lower_bound_is_called_neither():

@@ -10,7 +10,7 @@ from typing import Any, cast
 
 import pytest
 
-from fastloop.cli.attach_tries import find_slowest
+from fastloop.cli.attach_tries import find_loop_to_try
 from fastloop.core.parts import Part
 from fastloop.core.stats import Estimate
 from fastloop.explain.attach import cut_run
@@ -354,15 +354,22 @@ def test_no_run_gets_more_time_than_is_left():
 
 def known_findings(**facts):
     step = Estimate(value=0.5, low=0.5, high=0.5, is_interval=True)
-    loop = SimpleNamespace(facts={"place": LOOP, **facts}, seconds=1.0, shares={Part.STEP: step})
+    loop = SimpleNamespace(
+        facts={"place": LOOP, **facts},
+        seconds=1.0,
+        shares={Part.STEP: step},
+        ranks=None,
+        what_ifs=(),
+        model_ratio=1.0,
+    )
     return cast("Any", SimpleNamespace(loops=(loop,)))
 
 
 def test_loader_that_no_call_makes_is_told(capsys):
     """As one that a library has copied."""
-    assert find_slowest(known_findings(made_at="train.py:1"))
+    assert find_loop_to_try(known_findings(made_at="train.py:1"))
     assert capsys.readouterr().err == ""
-    assert find_slowest(known_findings(made_at="")) is None
+    assert find_loop_to_try(known_findings(made_at="")) is None
     assert f"no call was seen to make the DataLoader of the loop at {LOOP}" in (
         capsys.readouterr().err
     )

@@ -56,8 +56,9 @@ def test_equal_results_are_no_regression_and_fit_80_columns(folders):
     assert r"not compared: raw mydataset device=cuda\:99: skipped: device=cuda:99" in process.stdout
     assert max(map(len, process.stdout.splitlines())) <= 80
     if sys.platform == "linux":
-        sentences = re.findall(r"^(\w+): The machine was", process.stdout, re.M)
-        assert sentences == ["base", "new"]
+        # If all of its trials are shorter than 0.2 s, a set does not tell whether it was quiet.
+        sentence = r"^(\w+): (?:The machine was|It is unknown whether the machine was)"
+        assert re.findall(sentence, process.stdout, re.M) == ["base", "new"]
         assert process.stdout.startswith("base: ")
 
 

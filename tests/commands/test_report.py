@@ -191,7 +191,7 @@ def test_two_trials_yield_no_verdict(known_sweep):
         content = json.loads(path.read_text())
         content["trials"] = content["trials"][:2]
         path.write_text(json.dumps(content))
-    verdicts = [text for _, text in compose_document(all_results(known_sweep)).verdicts]
+    verdicts = [each.text for each in compose_document(all_results(known_sweep)).verdicts]
     assert len(verdicts) == 2
     assert all("fastest" not in text for text in verdicts)
 

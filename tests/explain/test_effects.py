@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import asdict, replace
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 from options import compose_job
 
 from fastloop.core.parts import Part
+from fastloop.explain.batch_passes import BatchTimes, merge_batches
+from fastloop.explain.explained_job import ExplainedJob
 from fastloop.explain.predict import Measured
 from fastloop.explain.predicted_gain import Effect, find_effect
-from fastloop.explain.prediction_input import share_of_loading
-from fastloop.explain.rung_passes import BatchTimes, EpochTimes, merge_batches
+from fastloop.explain.prediction_input import PartCosts, measure_for_model, share_of_loading
+from fastloop.explain.rung_passes import EpochTimes
 
 TIMES = BatchTimes(load_s=[0.006], load_cpu_s=[0.006], step_s=[0.004], step_cpu_s=[0.004])
 MEASURED = Measured(
@@ -79,14 +83,46 @@ def test_a_transform_that_takes_no_batches_has_no_effect_that_is_known():
 
 
 def test_shares_of_loading_are_of_what_is_above_the_copy():
-    seconds = {"step": 1.0, "copy": 1.2, "hand-off": 1.4, "decode": 2.0, "read": 2.2}
-    times = {
-        Part(name): EpochTimes(seconds=each, batches=10, first_wait_s=0, later_wait_s=0, end_s=0)
-        for name, each in seconds.items()
-    }
+    times = known_times(step=1.0, copy=1.2, hand_off=1.4, decode=2.0, read=2.2)
     assert share_of_loading(Part.DECODE, times) == pytest.approx(0.6)
     assert share_of_loading(Part.READ, times) == pytest.approx(0.2)
     assert share_of_loading(Part.TRANSFORM, times) == 0.0
+
+
+def known_times(**seconds):
+    return {
+        Part(name.replace("_", "-")): EpochTimes(
+            seconds=each, batches=10, first_wait_s=0, later_wait_s=0, end_s=0
+        )
+        for name, each in seconds.items()
+    }
+
+
+LOADED = {"hand_off": 2.4, "collate": 2.6, "decode": 3.2, "read": 3.4}
+"""Times of rungs above batches that take 2.2 s to be copied and transformed on the device."""
+
+
+def test_transform_on_the_device_is_no_part_of_loading():
+    times = known_times(step=1.0, copy=1.2, transform=2.2, **LOADED)
+    assert share_of_loading(Part.TRANSFORM, times) == 0.0
+    assert share_of_loading(Part.DECODE, times) == pytest.approx(0.5)
+    assert share_of_loading(Part.READ, times) == pytest.approx(0.2 / 1.2)
+
+
+def kept_with_store(times):
+    """The share of loading that stays if samples come from a store, by the model's input."""
+    explained = cast("ExplainedJob", SimpleNamespace(whole_batches=10))
+    return measure_for_model(explained, (TIMES, TIMES), times, {}, PartCosts()).kept
+
+
+def test_store_keeps_hand_off_and_collate_and_the_transform_of_workers():
+    on_device = known_times(step=1.0, copy=1.2, transform=2.2, **LOADED)
+    assert kept_with_store(on_device) == pytest.approx(0.4 / 1.2)
+    by_loader = known_times(
+        step=1.0, copy=1.2, hand_off=1.4, collate=1.6, transform=2.6, decode=3.2, read=3.4
+    )
+    assert kept_with_store(by_loader) == pytest.approx(1.4 / 2.2)
+    assert kept_with_store(known_times(step=1.0, copy=1.2, decode=3.2)) == 1.0
 
 
 def test_two_passes_tell_how_much_they_differ():

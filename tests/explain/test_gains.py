@@ -10,10 +10,11 @@ import pytest
 
 from fastloop.core.parts import Part
 from fastloop.explain import predicted_gain
+from fastloop.explain.batch_passes import BatchTimes
 from fastloop.explain.ladder import build_ladder
-from fastloop.explain.predict import Measured
+from fastloop.explain.predict import HandOff, Measured
 from fastloop.explain.predicted_gain import Prediction, estimate_gain, predict_gain, resample
-from fastloop.explain.rung_passes import BatchTimes, EpochTimes
+from fastloop.explain.rung_passes import EpochTimes
 from fastloop.trial.job import Job
 
 BATCHES = 100
@@ -90,15 +91,15 @@ def test_other_loaders_and_uneven_batches_are_less_sure():
 def test_batches_are_drawn_with_their_own_steps():
     load_s = [float(number) for number in range(50)]
     times = replace(measured().own_threads, load_s=load_s, step_s=[2 * each for each in load_s])
-    through = {2: [(pass_of(2.0), pass_of(1.0)), (pass_of(3.0), pass_of(1.5))]}
-    once = replace(measured(), own_threads=times, hand_off=through)
+    rounds = [HandOff(pass_of(2.0), pass_of(1.0)), HandOff(pass_of(3.0), pass_of(1.5))]
+    once = replace(measured(), own_threads=times, hand_off={2: rounds})
     again = resample(once, 0.1, np.random.default_rng(0))
     assert again.own_threads.step_s == [2 * each for each in again.own_threads.load_s]
     assert set(again.own_threads.load_s) < set(load_s)
     assert len(again.hand_off[2]) == 2
-    for with_workers, ready in again.hand_off[2]:
-        assert with_workers.seconds / ready.seconds != 2.0
-        assert with_workers.seconds / ready.seconds == pytest.approx(2.0, rel=0.5)
+    for from_workers, in_loop in again.hand_off[2]:
+        assert from_workers.seconds / in_loop.seconds != 2.0
+        assert from_workers.seconds / in_loop.seconds == pytest.approx(2.0, rel=0.5)
 
 
 def test_two_passes_that_differ_are_a_weak_basis_or_none():

@@ -21,7 +21,7 @@ from fastloop.explain.explanation_text import format_explanation, ladder_table, 
 from fastloop.explain.ladder import build_ladder, work_of
 from fastloop.explain.proposed_changes import propose_changes, read_changes
 from fastloop.explain.rung_passes import EpochTimes
-from fastloop.explain.verdict import add_threads, judge, needs_more_rounds, tells_too_little
+from fastloop.explain.verdict import add_threads, is_imprecise, is_undecided, judge
 from fastloop.explain.what_ifs import ChangedJob, choose, find_best
 from fastloop.trial.support import check_support
 
@@ -145,7 +145,7 @@ def test_more_rounds_are_run_where_the_size_of_a_part_is_open(spread, is_wide):
         }
         for row in noise.tolist()
     ]
-    assert tells_too_little(build_ladder(timed, BATCHES, {})) == is_wide
+    assert is_imprecise(build_ladder(timed, BATCHES, {})) == is_wide
 
 
 def test_a_start_counts_once_in_an_epoch_that_was_cut():
@@ -352,7 +352,7 @@ def test_more_rounds_are_run_where_the_first_leave_the_verdict_open(read, spread
         }
         for factors in noise
     ]
-    assert needs_more_rounds(build_ladder(timed, BATCHES, {})) == is_open
+    assert is_undecided(build_ladder(timed, BATCHES, {})) == is_open
 
 
 def test_changes_are_other_than_the_job_is():
@@ -542,7 +542,7 @@ def test_a_loader_that_takes_no_time_alone_can_not_be_waited_for(work_s):
         assert ladder.wait_share.high < 0.01
         assert ladder.explained == pytest.approx(1, abs=0.01)
         assert ladder.residue < 0.01
-        assert not tells_too_little(ladder)
+        assert not is_imprecise(ladder)
 
 
 def test_time_in_next_bounds_what_noisy_steps_seem_to_wait():

@@ -8,13 +8,15 @@ import pytest
 from options import compose_job
 
 from fastloop.explain import predict
+from fastloop.explain.batch_passes import BatchTimes
 from fastloop.explain.predict import (
+    HandOff,
     Measured,
     predict_gathered_seconds,
     predict_seconds,
     predict_threaded_seconds,
 )
-from fastloop.explain.rung_passes import BatchTimes, EpochTimes
+from fastloop.explain.rung_passes import EpochTimes
 
 COUNT = 100
 
@@ -36,22 +38,22 @@ def batch_times(load_s: float, load_cpu_s: float, step_s: float, threads: int) -
 
 
 def measured(load_s: float = 0.006, load_cpu_s: float = 0.006) -> Measured:
-    ready = EpochTimes(seconds=0.05, batches=10, first_wait_s=0.0, later_wait_s=0.0, end_s=0.0)
-    through = replace(ready, seconds=0.05 + 0.02 + 10 * 0.0005, first_wait_s=0.02)
+    in_loop = EpochTimes(seconds=0.05, batches=10, first_wait_s=0.0, later_wait_s=0.0, end_s=0.0)
+    from_workers = replace(in_loop, seconds=0.05 + 0.02 + 10 * 0.0005, first_wait_s=0.02)
     return Measured(
         batches=COUNT,
         own_threads=batch_times(load_s, load_cpu_s, 0.004, 4),
         one_thread=batch_times(load_s, load_cpu_s, 0.005, 1),
-        hand_off={1: [(through, ready)], 2: [(through, ready)]},
+        hand_off={count: [HandOff(from_workers, in_loop)] for count in (1, 2)},
         kept=0.25,
     )
 
 
 def test_a_round_of_the_hand_off_that_was_disturbed_changes_nothing():
     times = measured()
-    through, ready = times.hand_off[2][0]
-    disturbed = replace(through, seconds=9 * through.seconds, first_wait_s=0.3)
-    rounds = [(through, ready), (disturbed, ready), (through, ready)]
+    usual = times.hand_off[2][0]
+    slow = replace(usual.from_workers, seconds=9 * usual.from_workers.seconds, first_wait_s=0.3)
+    rounds = [usual, usual._replace(from_workers=slow), usual]
     job = compose_job("num_workers=2")
     again = replace(times, hand_off={2: rounds})
     assert predict_seconds(job, again) == pytest.approx(predict_seconds(job, times))

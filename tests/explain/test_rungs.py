@@ -9,9 +9,10 @@ import torch
 from options import MYDATASET
 from torch.utils.data import DataLoader
 
+from fastloop.explain.batch_passes import MOST_TIMED, time_batches
 from fastloop.explain.loop_rungs import loader_like
 from fastloop.explain.rung_loaders import ReadyBatches, ReadyFiles, ReadySamples
-from fastloop.explain.rung_passes import MOST_TIMED, time_batches, time_rung
+from fastloop.explain.rung_passes import time_rung
 from fastloop.explain.rungs import rungs_of
 
 TRAINING = ("benchmark=training", "torch_threads=1", "min_window_s=0", "batch_size=8")

@@ -11,7 +11,7 @@ from fastloop.core.parts import Part
 from fastloop.observe.chrome_trace import add_to_profile, format_trace
 from fastloop.observe.event_log import Event
 from fastloop.observe.lane_key import LOOP_LANE, LaneKey, LaneKind
-from fastloop.observe.lanes import build_lanes
+from fastloop.observe.lanes import build_lane_rows
 from fastloop.observe.timeline_svg import draw_timeline
 
 MS = 10**6
@@ -101,7 +101,7 @@ def test_timeline_without_batches_is_refused():
 
 def test_trace_counts_microseconds_from_its_base():
     unix_ns = 1_800_000_000 * 10**9
-    trace = json.loads(format_trace(build_lanes(epoch(3, 1)), unix_ns))
+    trace = json.loads(format_trace(build_lane_rows(epoch(3, 1)), unix_ns))
     base = trace["baseTimeNanoseconds"]
     assert 0 < unix_ns - base < 7_889_238 * 10**9
     assert base % (7_889_238 * 10**9) == 0
@@ -113,7 +113,7 @@ def test_trace_counts_microseconds_from_its_base():
 
 def test_lanes_are_added_to_a_profile_on_its_axis():
     profile = {"baseTimeNanoseconds": 1000, "traceEvents": [{"ph": "X", "name": "aten::add"}]}
-    merged = json.loads(add_to_profile(json.dumps(profile), build_lanes(epoch(1, 1)), 3000))
+    merged = json.loads(add_to_profile(json.dumps(profile), build_lane_rows(epoch(1, 1)), 3000))
     assert merged["traceEvents"][0] == profile["traceEvents"][0]
     (decode,) = [e for e in merged["traceEvents"] if e["name"] == "decode"]
     assert decode["ts"] == (6 * MS + 3000 - 1000) / 1000

@@ -9,7 +9,7 @@ import pytest
 from fastloop.core.parts import Part
 from fastloop.observe.event_log import Event
 from fastloop.observe.lane_key import LOOP_LANE, LaneKey, LaneKind
-from fastloop.observe.lanes import build_lanes, coverage, flatten, last_passes, part_seconds
+from fastloop.observe.lanes import build_lane_rows, coverage, flatten, last_passes, part_seconds
 
 LOOP, FIRST, SECOND = 100, 101, 102
 """Process ids."""
@@ -45,27 +45,29 @@ WORK = [
 ]
 
 
-def lane(lanes, name):
-    return next(each for each in lanes if each.name == name)
+def row_of(rows, name):
+    return next(each for each in rows if each.name == name)
 
 
 def test_batches_of_workers_are_queued_until_they_arrive():
-    lanes = build_lanes([*WORK, *EPOCH])
-    assert [each.name for each in lanes] == ["worker 0", "queue 0", "worker 1", "queue 1", "main"]
-    assert [event.batch for event in lane(lanes, "worker 1").events] == [1, 1, 3, 3]
-    queued = [(e.process_id, e.batch, e.start_ns, e.stop_ns) for e in lane(lanes, "queue 0").events]
+    rows = build_lane_rows([*WORK, *EPOCH])
+    assert [each.name for each in rows] == ["worker 0", "queue 0", "worker 1", "queue 1", "main"]
+    assert [event.batch for event in row_of(rows, "worker 1").events] == [1, 1, 3, 3]
+    queued = [
+        (e.process_id, e.batch, e.start_ns, e.stop_ns) for e in row_of(rows, "queue 0").events
+    ]
     assert queued == [(FIRST, 0, 20, 30), (FIRST, 2, 70, 91)]
-    (waiting,) = lane(lanes, "queue 1").events  # the loop has ended without batch 3
+    (waiting,) = row_of(rows, "queue 1").events  # the loop has ended without batch 3
     assert (waiting.part, waiting.start_ns, waiting.stop_ns) == (Part.QUEUE, 50, 60)
-    assert lane(lanes, "main").events == tuple(EPOCH)
+    assert row_of(rows, "main").events == tuple(EPOCH)
 
 
 def test_batches_that_wait_at_once_have_rows_of_their_own():
     late = [main(Part.START, 0, 1), main(Part.WAIT, 1, 100, 0), main(Part.WAIT, 100, 110, 1)]
     made = [worker(0, Part.COLLATE, 10, 20, 0), worker(0, Part.COLLATE, 20, 30, 1)]
-    lanes = build_lanes([*late, *made])
-    assert [each.name for each in lanes] == ["worker 0", "queue 0", "queue 0 (2)", "main"]
-    assert [len(each.events) for each in lanes] == [2, 1, 1, 3]
+    rows = build_lane_rows([*late, *made])
+    assert [each.name for each in rows] == ["worker 0", "queue 0", "queue 0 (2)", "main"]
+    assert [len(each.events) for each in rows] == [2, 1, 1, 3]
 
 
 def test_events_of_earlier_passes_of_persistent_workers_are_left_out():
@@ -108,9 +110,9 @@ def test_batches_of_native_threads_are_queued_once_all_of_their_pieces_are_made(
     arrivals = [main(Part.WAIT, 10 * k, 10 * k + 9, k) for k in range(4)]
     own = Event(LOOP, LOOP_LANE, Part.READ, 21, 28, 2, pass_number=0)
     pieces = [native(1, 0, 5, 0), native(2, 1, 12, 1)]  # the second one ends in batch 2
-    lanes = build_lanes([*arrivals, own, *pieces])
+    rows = build_lane_rows([*arrivals, own, *pieces])
     names = ["native 1", "native 2", "queue native", "queue native (2)", "main"]
-    assert [each.name for each in lanes] == names
-    queues = [e for row in lanes if row.name.startswith("queue") for e in row.events]
+    assert [each.name for each in rows] == names
+    queues = [e for row in rows if row.name.startswith("queue") for e in row.events]
     found = sorted((event.batch, event.start_ns, event.stop_ns) for event in queues)
     assert found == [(0, 5, 9), (1, 12, 19), (2, 28, 29), (3, 28, 39)]

@@ -11,7 +11,7 @@ from torch.utils.data._utils import pin_memory as module
 
 from fastloop.core.parts import Part
 from fastloop.observe.event_log import EventLog
-from fastloop.observe.lanes import build_lanes
+from fastloop.observe.lanes import build_lane_rows
 from fastloop.observe.torch_hooks import loaders_watched
 
 
@@ -41,6 +41,6 @@ def test_thread_records_each_batch_once_under_its_number(tmp_path, monkeypatch):
     assert module.pin_memory is original
     assert [number for number, _ in batches] == [1, 0]
     assert all(first.is_pinned and parts["label"].is_pinned for _, (first, parts) in batches)
-    (lane,) = build_lanes(log.read())
-    assert lane.name == "pin 0"
-    assert [(event.part, event.batch) for event in lane.events] == [(Part.PIN, 1), (Part.PIN, 0)]
+    (row,) = build_lane_rows(log.read())
+    assert row.name == "pin 0"
+    assert [(event.part, event.batch) for event in row.events] == [(Part.PIN, 1), (Part.PIN, 0)]

@@ -23,7 +23,7 @@ from fastloop.fastloader.batching import group_batches
 from fastloop.observe.event_log import EventLog
 from fastloop.observe.job_probe import Probe
 from fastloop.observe.lane_key import LaneKey, LaneKind
-from fastloop.observe.lanes import build_lanes, coverage
+from fastloop.observe.lanes import build_lane_rows, coverage
 from fastloop.observe.probed import ProbedDataset
 from fastloop.observe.torch_hooks import number_of_batch
 
@@ -35,11 +35,11 @@ def record(folder, loader, epochs=1):
     """Lanes of epochs of the loader, and the batches."""
     log = EventLog(folder)
     batches = [batch for _ in range(epochs) for batch in collect_epoch(loader, Probe(log))]
-    return build_lanes(log.read()), batches
+    return build_lane_rows(log.read()), batches
 
 
-def named(lanes, part, lane=""):
-    return [e for row in lanes if row.name.startswith(lane) for e in row.events if e.part is part]
+def named(rows, part, lane=""):
+    return [e for row in rows if row.name.startswith(lane) for e in row.events if e.part is part]
 
 
 @pytest.mark.parametrize(
@@ -58,22 +58,22 @@ def test_every_batch_is_decoded_collated_and_delivered(tmp_path, num_workers, co
         multiprocessing_context=context,
         collate_fn=partial(slow_collate, sleep_s=0.001),
     )
-    lanes, batches = record(tmp_path, loader)
+    rows, batches = record(tmp_path, loader)
     plain = DataLoader(Samples(), BATCH)
     for batch, expected in zip(batches, plain, strict=True):
         torch.testing.assert_close(batch, expected)
     numbers = list(range(BATCHES))
     makers = "worker" if num_workers else "main"
-    assert sorted(e.batch for e in named(lanes, Part.COLLATE, makers)) == numbers
-    assert [e.batch for e in named(lanes, Part.WAIT)] == numbers
-    assert Counter(e.batch for e in named(lanes, Part.DECODE, makers)) == dict.fromkeys(
+    assert sorted(e.batch for e in named(rows, Part.COLLATE, makers)) == numbers
+    assert [e.batch for e in named(rows, Part.WAIT)] == numbers
+    assert Counter(e.batch for e in named(rows, Part.DECODE, makers)) == dict.fromkeys(
         numbers, BATCH
     )
-    queued = named(lanes, Part.QUEUE)
+    queued = named(rows, Part.QUEUE)
     assert sorted(e.batch for e in queued) == (numbers if num_workers else [])
     assert all(e.stop_ns >= e.start_ns for e in queued)
-    assert len({row.process_id for row in lanes}) == 1 + num_workers
-    assert {row.name for row in lanes if row.name.startswith("worker")} == {
+    assert len({row.process_id for row in rows}) == 1 + num_workers
+    assert {row.name for row in rows if row.name.startswith("worker")} == {
         f"worker {number}" for number in range(num_workers)
     }
     assert type(loader.dataset) is Samples, "the loader has its own dataset again"
@@ -112,11 +112,11 @@ def test_batches_of_workers_that_end_at_different_times(tmp_path):
     events = log.read()
     collated = sorted(e.batch for e in events if e.part is Part.COLLATE)
     assert [e.batch for e in events if e.part is Part.WAIT] == collated
-    lanes = build_lanes(events)
-    assert [e.batch for e in named(lanes, Part.COLLATE, "worker 0")] == [0]
-    assert [e.batch for e in named(lanes, Part.COLLATE, "worker 1")] == [1, 2, 3, 4, 5]
-    assert [e.batch for e in named(lanes, Part.WAIT)] == [*range(6)]
-    assert len(named(lanes, Part.QUEUE)) == 6
+    rows = build_lane_rows(events)
+    assert [e.batch for e in named(rows, Part.COLLATE, "worker 0")] == [0]
+    assert [e.batch for e in named(rows, Part.COLLATE, "worker 1")] == [1, 2, 3, 4, 5]
+    assert [e.batch for e in named(rows, Part.WAIT)] == [*range(6)]
+    assert len(named(rows, Part.QUEUE)) == 6
 
 
 @pytest.mark.parametrize("num_threads", [0, 1, 2])
@@ -181,8 +181,8 @@ def test_full_log_records_no_further_event(tmp_path):
 
 
 def test_main_lane_accounts_for_the_epoch(tmp_path):
-    lanes, _ = record(tmp_path, DataLoader(Samples(0.001), BATCH))
-    (main,) = lanes
+    rows, _ = record(tmp_path, DataLoader(Samples(0.001), BATCH))
+    (main,) = rows
     start_ns, stop_ns = main.events[0].start_ns, max(e.stop_ns for e in main.events)
     assert coverage(main.events, start_ns, stop_ns) == 1
 

@@ -12,9 +12,9 @@ from native_core import needs_core
 from fastloop.core.parts import Part
 from fastloop.core.spans import StepMarks
 from fastloop.explain.explain_job import write_timeline
-from fastloop.explain.instrumented import device_events, record_epoch
+from fastloop.explain.record_epoch import device_events, record_epoch
 from fastloop.observe.lane_key import LaneKind
-from fastloop.observe.lanes import build_lanes
+from fastloop.observe.lanes import build_lane_rows
 
 TRAINING = ("benchmark=training", "torch_threads=1", "batch_size=8", "epochs=1")
 PHOTOS = ("dataset=photos", "dataset.count=24", "dataset.crop=[20,24]")
@@ -63,20 +63,20 @@ def test_recorded_epoch_is_accounted_for(overrides, maker, parts, prepared_job, 
     job, prepared = prepared_job(*TRAINING, *overrides)
     recording = record_epoch(job, prepared)
     assert recording.coverage >= 0.98
-    lanes = {lane.name: lane for lane in build_lanes(recording.events)}
-    loop = [event.part for event in lanes["main"].events]
+    rows = {row.name: row for row in build_lane_rows(recording.events)}
+    loop = [event.part for event in rows["main"].events]
     assert [loop.count(each) for each in (Part.WAIT, Part.COPY, Part.STEP)] == [3, 3, 3]
     assert (loop.count(Part.START), loop.count(Part.END)) == (1, 1)
-    makers = {name.split()[0] for name in lanes} & {"native", "thread"}
-    assert {name.split()[1] for name in lanes if name.startswith("queue ")} >= makers
-    workers = {lane.key for lane in lanes.values() if lane.key.kind is LaneKind.WORKER}
-    assert {lane.key.of for lane in lanes.values()} >= workers, "each has a queue"
-    numbers = {e.batch for lane in lanes.values() for e in lane.events if e.part in MAKING}
+    makers = {name.split()[0] for name in rows} & {"native", "thread"}
+    assert {name.split()[1] for name in rows if name.startswith("queue ")} >= makers
+    workers = {row.key for row in rows.values() if row.key.kind is LaneKind.WORKER}
+    assert {row.key.of for row in rows.values()} >= workers, "each has a queue"
+    numbers = {e.batch for row in rows.values() for e in row.events if e.part in MAKING}
     assert numbers == {0, 1, 2}, "the numbers of the loop"
-    made = {e.part for lane in lanes.values() for e in lane.events} & MAKING
+    made = {e.part for row in rows.values() for e in row.events} & MAKING
     assert made == parts
     if maker:
-        assert parts <= {event.part for event in lanes[maker].events}
+        assert parts <= {event.part for event in rows[maker].events}
     figures = write_timeline(recording, tmp_path, "a title")
     assert sum(figures.shares.values()) == pytest.approx(1)
     assert (figures.batches, figures.coverage) == (3, recording.coverage)

@@ -10,9 +10,9 @@ from typing import Any, cast
 
 import pytest
 
-from fastloop.config.combinations import compose_each
 from fastloop.config.command_line import read_command_line
 from fastloop.config.compose import compose_job, compose_requests, usage_errors
+from fastloop.config.compose_listed_jobs import compose_listed_jobs
 from fastloop.config.composed_values import compose_values
 from fastloop.config.tune_space import read_space, split_arguments
 from fastloop.core.loading_settings import LoadingSettings
@@ -22,8 +22,8 @@ from fastloop.core.result import Attribution
 from fastloop.core.spans import now_ns, pause, seconds_between
 from fastloop.core.time_limits import Deadline, TimedPasses, deadline_after
 from fastloop.core.types import UsageError
+from fastloop.explain.batch_passes import BatchTimes
 from fastloop.explain.explained_job import ExplainedJob
-from fastloop.explain.rung_passes import BatchTimes
 from fastloop.trial.support import check_support
 from fastloop.tune.budget import Spending, TuneBudget, parse_budget, parse_memory_limit
 from fastloop.tune.candidate_limits import Bounds, drop_slow_starts, drop_unaffordable
@@ -45,7 +45,7 @@ from fastloop.tune.peak_memory import (
 )
 from fastloop.tune.pilot import FirstPass, Pilot
 from fastloop.tune.planning import check_trial_time, first_pass_within
-from fastloop.tune.short_budget import (
+from fastloop.tune.race_time import (
     check_least_time,
     is_short,
     longest_epoch_s,
@@ -567,8 +567,8 @@ def test_jobs_that_are_composed_together_are_those_composed_alone(tmp_path, monk
         ["dataset=texts", "order=buckets", "collate=pad", "batch_size=7"],  # order.batch_size is it
     ]
     line = read_command_line([])
-    together = compose_each(line, jobs, tmp_path)
-    alone = [compose_each(line, [job], tmp_path)[0] for job in jobs]
+    together = compose_listed_jobs(line, jobs, tmp_path)
+    alone = [compose_listed_jobs(line, [job], tmp_path)[0] for job in jobs]
     assert [each.values for each in together] == [each.values for each in alone]
     assert [each.values for each in together] == [compose_values(*job) for job in jobs]
     assert [each.choices for each in together] == [each.choices for each in alone]

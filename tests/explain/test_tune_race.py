@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from fastloop.core.stats import MINIMUM_EFFECT, Ratio
-from fastloop.tune.outcome import TuneOutcome, format_outcome, verdict_text
+from fastloop.tune.outcome import TuneOutcome, format_outcome
 from fastloop.tune.race import (
     FEWEST_CONFIRMING,
     NoRoomError,
@@ -18,6 +18,7 @@ from fastloop.tune.race import (
     RaceRules,
     race,
 )
+from fastloop.tune.race_text import verdict_text
 from fastloop.tune.surrogate import Surrogate, estimate_noise
 from fastloop.tune.tune_file import TuneFile
 
@@ -338,7 +339,7 @@ def test_larger_budget_is_named_only_if_the_race_would_go_on(is_unfinished, ends
         ),
         reasons={},
         peak_mib={},
-        seconds=1.0,
+        seconds_used=1.0,
         trials=4,
         larger_budget="budget=90s",
     )

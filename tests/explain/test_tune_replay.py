@@ -14,8 +14,8 @@ from experiments.tune.tables import BEGIN, END, README, fill, workload_table
 from experiments.tune.tuners import Replay, by_race, grid, random_search
 from experiments.tune.workloads import WORKLOADS, YOURS, changes_from_yours, settings_of
 from fastloop.core.stats import Ratio
-from fastloop.tune.outcome import verdict_text
 from fastloop.tune.race import RaceResult
+from fastloop.tune.race_text import verdict_text
 
 FASTEST = "loader=fastloop torch_threads=1 device_prefetch=0"
 SETTINGS = [

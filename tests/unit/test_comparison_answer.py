@@ -18,13 +18,13 @@ from fastloop.reporting.comparison_text import (
 FINISHED, FAILED = SimpleNamespace(status="FINISHED"), SimpleNamespace(status="FAILED")
 
 
-def change(job: str, times: float, *, base_s: float = 1e-5, known: bool = True) -> CostChange:
+def change(job: str, times: float, *, base_cost: float = 1e-5, known: bool = True) -> CostChange:
     ratio = Ratio(estimate=times, low=0.99 * times, high=1.01 * times, p_value=0.001)
     return CostChange(
         benchmark="training",
         job=job,
-        base_s=base_s,
-        new_s=base_s * times,
+        base_cost=base_cost,
+        new_cost=base_cost * times,
         ratio=ratio if known else None,
         is_significant=known and abs(times - 1) > 0.01,
     )
@@ -96,7 +96,7 @@ def test_setting_that_only_ends_like_a_condition_is_a_difference():
 
 
 def test_times_of_a_table_share_the_unit_that_fits_them():
-    slow = format_changes([change("raw", 1.0, base_s=0.02), change("b", 1.0, base_s=0.5)], 5)
+    slow = format_changes([change("raw", 1.0, base_cost=0.02), change("b", 1.0, base_cost=0.5)], 5)
     assert "training, ms a sample" in slow
     assert "500" in slow
     assert "training, us a sample" in format_changes([change("raw", 1.0)], 5)

@@ -13,6 +13,7 @@ from fastloop.core.auto_trials import LOOKS
 from fastloop.core.types import FailureKind
 from fastloop.reporting.check_verdict import CheckStatus
 from fastloop.reporting.version_changes import (
+    RoundTimes,
     find_version_changes,
     judge_change,
     needs_no_round,
@@ -31,7 +32,7 @@ KEY = ("raw digits", "traversal")
 def rounds_of(factor: float, noise: float = 0.001, count: int = 8):
     rng = np.random.default_rng(0)
     base, new = np.exp(noise * rng.standard_normal((2, count)))
-    return {KEY: ([*base], [*(factor * new)])}
+    return {KEY: RoundTimes(base=[*base], new=[*(factor * new)])}
 
 
 def outcome_of(factor: float, fail_above: float = 2.0, **changes) -> VersionOutcome:

@@ -23,7 +23,7 @@ from fastloop.explain.attach.findings_text import (
     part_rows,
     what_if_rows,
 )
-from fastloop.explain.attach.loop_picture import draw_loop, lanes_of_loops
+from fastloop.explain.attach.loop_picture import draw_loop, lane_rows_of_loops
 from fastloop.explain.attach.loops import Loop, find_begun, find_loops, find_unseen
 from fastloop.explain.attach.rank_comparison import rank_rows
 from fastloop.explain.attach.recorded_processes import read_records
@@ -64,7 +64,7 @@ def explain_script(
     if loops:
         drawn = map(_choose_rank, loops, findings.loops)
         pictures = [draw_loop(loop, processes) for loop in drawn]
-        trace = format_trace(lanes_of_loops(loops, processes), unix_offset_ns())
+        trace = format_trace(lane_rows_of_loops(loops, processes), unix_offset_ns())
         write_text(folder / FINDINGS, to_json(findings))
         write_text(folder / PAGE, draw_page(findings, pictures))
         write_text(folder / TIMELINE_TRACE, trace)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -90,8 +91,7 @@ class ScriptFindings:
 class Saving:
     """The time of the script that the best change of a loop is predicted to save."""
 
-    place: str
-    """Place of the loop in the script."""
+    loop: LoopFindings
     what_if: LoopWhatIf
     seconds: float
 
@@ -182,8 +182,31 @@ def find_savings(findings: ScriptFindings) -> list[Saving]:
         best = next((each for each in loop.what_ifs if each.gain is not None), None)
         if best and best.gain is not None:
             saved_s = best.gain * loop.seconds / num_ranks(loop)
-            savings.append(Saving(place=loop.facts["place"], what_if=best, seconds=saved_s))
+            savings.append(Saving(loop=loop, what_if=best, seconds=saved_s))
     return savings
+
+
+def find_most_to_gain(loops: Sequence[LoopFindings]) -> LoopFindings | None:
+    """The loop in which another setting of its DataLoader may save most; None if there are no
+    loops.
+
+    If two loops may save equally much, for example nothing, it is the one that waits longer.
+    """
+    return max(loops, key=lambda loop: (_savable_s(loop), waiting_s(loop)), default=None)
+
+
+def _savable_s(loop: LoopFindings) -> float:
+    """Seconds that another setting of the loop's DataLoader may save in each rank."""
+    ranks = num_ranks(loop)
+    # A store is no setting of the DataLoader, and its gain is only an upper bound.
+    changes = [each for each in loop.what_ifs if not each.is_bound]
+    is_predicted = loop.model_ratio is not None and is_close(
+        loop.model_ratio, MOST_MISSED_OF_SCRIPT
+    )
+    if not is_predicted or any(each.gain is None for each in changes):
+        # Without a prediction, the whole wait may go.
+        return waiting_s(loop) / ranks
+    return max((each.gain or 0.0 for each in changes), default=0.0) * loop.seconds / ranks
 
 
 def num_ranks(loop: LoopFindings) -> int:

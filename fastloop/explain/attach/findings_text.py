@@ -83,10 +83,14 @@ def describe_savings(findings: ScriptFindings, seconds: float) -> str:
     bound = bounds.pop() if len(bounds) == 1 else "about " if bounds else ""
     saved = show_time(sum(each.seconds for each in savings))
     places = ", ".join(
-        f"{show_time(each.seconds)} at {each.place} ({each.what_if.change.name})"
+        f"{show_time(each.seconds)} at {each.loop.facts['place']} ({each.what_if.change.name})"
         for each in savings
     )
-    return f"{head} {bound}{saved} can be saved: {places}; {outside}."
+    # On a quiet machine the text on each loop says it.
+    is_quiet = all(_is_quiet(each.loop) for each in savings)
+    most = max(_percent_off(each.loop) for each in savings)
+    off = "" if is_quiet else f" (on this busy machine the predictions may be {most} % off)"
+    return f"{head} {bound}{saved} can be saved: {places}{off}; {outside}."
 
 
 def _show_bound(what_if: LoopWhatIf) -> str:
@@ -164,7 +168,7 @@ def _what_if_lines(loop: LoopFindings) -> list[str]:
         return [f"{reason}, so nothing is predicted"]
     if loop.model_ratio is None:
         return ["no batch was recorded as it was made, so nothing is predicted"]
-    miss = round(100 * max(LEAST_MISS_OF_SCRIPT, abs(1 - loop.model_ratio)))
+    miss = _percent_missed(loop.model_ratio)
     is_predicted = any(each.gain is not None for each in loop.what_ifs)
     if miss > 100 * (MOST_MISSED_OF_SCRIPT - 1):
         note = f"no gain is predicted: the model misses the loop as it is by {miss} %"
@@ -197,11 +201,9 @@ def describe_bases(loop: LoopFindings) -> list[str]:
 
 def _note_on_error(loop: LoopFindings, miss: int) -> str:
     """The note on the error of predictions. miss: its percentage on a quiet machine."""
-    cores = usable_cores()
-    if loop.other_cores <= QUIET_SHARE * cores:
+    if _is_quiet(loop):
         return f"the predictions may be {miss} % off"
-    # If the others end, the loop gets their share of the cores; they may also take more of them.
-    wider = round(miss + 100 * loop.other_cores / cores)
+    cores, wider = usable_cores(), _percent_off(loop)
     used = f"other programs used {significant(loop.other_cores, 2)} of {cores} cores"
     if wider >= 100:
         return (
@@ -211,3 +213,21 @@ def _note_on_error(loop: LoopFindings, miss: int) -> str:
         f"the predictions may be {wider} % off, {miss} % on a quiet machine: {used}, and may use "
         "fewer or more next time"
     )
+
+
+def _is_quiet(loop: LoopFindings) -> bool:
+    """True if other programs hardly used the cores while the loop ran."""
+    return loop.other_cores <= QUIET_SHARE * usable_cores()
+
+
+def _percent_missed(ratio: float) -> int:
+    """Percentage by which predictions may be off on a quiet machine. ratio: the loop's
+    model_ratio."""
+    return round(100 * max(LEAST_MISS_OF_SCRIPT, abs(1 - ratio)))
+
+
+def _percent_off(loop: LoopFindings) -> int:
+    """Percentage by which predictions may be off on a machine as busy as it was."""
+    assert loop.model_ratio is not None
+    # If the other programs end, the loop gets their share of the cores; they may also take more.
+    return _percent_missed(loop.model_ratio) + round(100 * loop.other_cores / usable_cores())

@@ -1,7 +1,7 @@
 """Find the causes of a script's slow loop, and for each the change that removes it.
 
-Each cause has a measure of its own. It is reported if it costs LEAST_COST of the loop's time, or if
-a limit is reached.
+Each cause has a measure of its own. A cause is reported if it costs LEAST_COST_SHARE of the loop's
+time, or if a limit is reached.
 
 Constants that name no other source were chosen by hand. With them the cause of every script of
 tests/support/scripts/seeded_causes.py is found, and none in healthy_loops.py.
@@ -25,7 +25,7 @@ from fastloop.explain.attach.loops import Loop, wait_share
 from fastloop.explain.cause_names import CauseName
 from fastloop.explain.core_limits_text import describe_cores, describe_quota
 
-LEAST_COST = 0.02
+LEAST_COST_SHARE = 0.02
 """A cause is reported if it costs at least this share of the loop's time. Less is within the noise
 of most loops, and not worth a change."""
 REACHED_SHARE = 0.9
@@ -58,6 +58,7 @@ def find_loop_causes(
 
 
 def _tell(name: CauseName, text: str, advice: str) -> list[Cause]:
+    """A list of one cause, which was found. text: its facts. advice: the change that removes it."""
     return [Cause(name=name, is_found=True, text=text, advice=advice)]
 
 
@@ -78,6 +79,7 @@ def _find_too_few_cores(loop: Loop) -> list[Cause]:
 
 
 def _find_throttling(loop: Loop) -> list[Cause]:
+    """A quota of CPU that stopped the loop's processes in more than a few of its periods."""
     steps = loop.usage.steps
     stopped = sum(each["throttled_periods"] for each in steps)
     periods = QuotaPeriods(stopped, sum(each["periods"] for each in steps))
@@ -89,9 +91,9 @@ def _find_throttling(loop: Loop) -> list[Cause]:
     return _tell(CauseName.QUOTA, text, advice)
 
 
-CROWDED_BY_THREADS = 1.2
-"""There are too many threads if this many for each core could run. The rest of the machine makes
-one or two of them wait for a moment on any loop."""
+CROWDED_THREADS_PER_CORE = 1.2
+"""There are too many threads if at least this number of threads for each core could run. On any
+loop, the rest of the machine makes one or two threads wait for a moment."""
 
 
 def _find_too_many_threads(loop: Loop) -> list[Cause]:
@@ -101,10 +103,10 @@ def _find_too_many_threads(loop: Loop) -> list[Cause]:
         return []
     last = usage.steps[-1]
     cores = min(last["cores"], last["quota"] or last["cores"])
-    if usage.demand < CROWDED_BY_THREADS * cores:
+    if usage.demand < CROWDED_THREADS_PER_CORE * cores:
         return []
-    of_loop, of_workers = _other_threads(usage.steps), _other_threads(usage.makes)
-    if max(of_loop, of_workers) < CROWDED_BY_THREADS - 1:
+    of_loop, of_workers = _other_threads_ratio(usage.steps), _other_threads_ratio(usage.makes)
+    if max(of_loop, of_workers) < CROWDED_THREADS_PER_CORE - 1:
         return []
     is_in_loop = of_loop >= of_workers
     where = "the loop" if is_in_loop else "each worker"
@@ -132,9 +134,9 @@ def _find_too_many_threads(loop: Loop) -> list[Cause]:
     return _tell(CauseName.THREADS, text, advice)
 
 
-def _other_threads(facts: Sequence[Fact]) -> float:
-    """CPU time of a process's other threads, divided by that of the thread that runs the loop or
-    makes batches."""
+def _other_threads_ratio(facts: Sequence[Fact]) -> float:
+    """CPU time of a process's other threads, divided by the CPU time of the thread that runs the
+    loop or makes batches."""
     own = sum(each["parts"]["cpu_ns"] for each in facts)
     return sum(each["parts"]["process_ns"] for each in facts) / own - 1 if own else 0.0
 
@@ -145,24 +147,26 @@ def _making_share(shares: Mapping[Part, Estimate]) -> float:
     return sum(shares[part].value for part in parts if part in shares)
 
 
-LEAST_READ, LEAST_READ_PER_S = 2**20, 1e6
-"""The fetches of a loop wait for storage if it reads at least LEAST_READ bytes from there in all,
-and for each second of idle fetches either LEAST_READ_PER_S bytes or LEAST_FAULTS_PER_S page faults.
-A hard disk that reads 4 KiB at random places, 250 times a second, reads LEAST_READ_PER_S."""
+LEAST_READ_BYTES, LEAST_READ_BYTES_PER_S = 2**20, 1e6
+"""The fetches of a loop wait for storage if they read at least LEAST_READ_BYTES from storage in
+all, and for each second in which fetches are idle LEAST_READ_BYTES_PER_S, or have
+LEAST_FAULTS_PER_S page faults. A hard disk that reads 4 KiB at random places, 250 times a second,
+reads LEAST_READ_BYTES_PER_S."""
 LEAST_FAULTS_PER_S = 20
 """Page faults that read from storage: a mapped file is read by them. Storage that is not broken
 answers one in less than 50 ms."""
 
 
 def _find_cold_files(loop: Loop, shares: Mapping[Part, Estimate]) -> list[Cause]:
+    """Files that are not in memory, so that making a batch waits for storage."""
     usage = loop.usage
     cost = _making_share(shares) * loop.usage.idle_share
     parts = [each["parts"] for each in usage.makes]
     idle_s = usage.idle_share * sum(each["wall_ns"] for each in parts) / 1e9
     read = sum(each["read_bytes"] for each in parts)
     faults = sum(each["major_faults"] for each in parts)
-    is_storage = read >= LEAST_READ_PER_S * idle_s or faults >= LEAST_FAULTS_PER_S * idle_s
-    if cost < LEAST_COST or read < LEAST_READ or not is_storage:
+    is_storage = read >= LEAST_READ_BYTES_PER_S * idle_s or faults >= LEAST_FAULTS_PER_S * idle_s
+    if cost < LEAST_COST_SHARE or read < LEAST_READ_BYTES or not is_storage:
         return []
     text = (
         f"{show_percent(cost)} of the time is waiting for storage: {significant(read / 2**20)} MiB "
@@ -183,17 +187,17 @@ def _find_waits(loop: Loop, shares: Mapping[Part, Estimate], do_workers_pay: boo
     idle = loop.usage.idle_share
     making = _making_share(shares)
     workers = loop.facts["num_workers"]
-    if not loop.usage.is_mostly_idle or making * idle < LEAST_COST or workers >= MOST_WORKERS:
+    if not loop.usage.is_mostly_idle or making * idle < LEAST_COST_SHARE or workers >= MOST_WORKERS:
         return []
     text = f"{show_percent(idle)} of making a batch is neither work nor waiting for a core"
-    advice = f"use num_workers={_workers_for_waits(loop)}"
+    advice = f"use num_workers={_count_workers_for_waits(loop)}"
     # Advice to use workers would contradict the list of predictions.
     if not do_workers_pay:
         advice = "workers wait side by side, but take longer to start than they save in this loop"
     return _tell(CauseName.WAITS, text, advice)
 
 
-def _workers_for_waits(loop: Loop) -> int:
+def _count_workers_for_waits(loop: Loop) -> int:
     """Number of workers that load as fast as the loop steps, if waits overlap."""
     load_s = float(np.mean([each.stop_ns - each.start_ns for each in loop.made])) / 1e9
     step_s = float(np.median(loop.steps_ns)) / 1e9
@@ -202,20 +206,21 @@ def _workers_for_waits(loop: Loop) -> int:
     return min(MOST_WORKERS, max(needed, 2 * loop.facts["num_workers"], 2))
 
 
-LEAST_HELD, MOST_HELD = 0.85, 1.15
-"""If threads of Python share the interpreter's lock, they could run for at least LEAST_HELD of the
-time together, but all threads of the process together use at most MOST_HELD cores. The lock itself
-would make both of them 1; the rest is for work that needs no lock, and for inexact readings."""
-LEAST_SHARING = 0.15
+LEAST_HELD_SHARE, MOST_HELD_CORES = 0.85, 1.15
+"""If threads of Python share the interpreter's lock, they could run for at least LEAST_HELD_SHARE
+of the time together, but all threads of the process together use at most MOST_HELD_CORES. The lock
+alone would make both numbers 1; the rest is for work that needs no lock, and for inexact
+readings."""
+LEAST_RUNNABLE_SHARE = 0.15
 """A thread can share the lock only if it could run for at least this share of the time."""
 SHORTEST_NS, LONGEST_NS = 5e5, 2e7
 """Between two switches, a thread that shares the lock could run for a time in this range, because
 Python makes it give the lock up after 5 ms (sys.getswitchinterval). One that waits for messages
 switches far more often."""
-MOST_STARVED, LEAST_STARVING = 0.5, 0.5
-"""A thread is starved of the lock if it runs for at most MOST_STARVED of the time, while another
-one could run for at least LEAST_STARVING of it."""
-LEAST_OTHERS = 0.1
+MOST_STARVED_SHARE, LEAST_STARVING_SHARE = 0.5, 0.5
+"""A thread is starved of the lock if it runs for at most MOST_STARVED_SHARE of the time, while
+another thread could run for at least LEAST_STARVING_SHARE of the time."""
+LEAST_OTHER_CORES = 0.1
 """Other programs that use fewer cores are not named."""
 LEAST_TIMED_NS = 5e7
 """Making batches takes at least this long before it is judged whether it waits for the lock: ten
@@ -228,7 +233,7 @@ def _find_lock_waits(loop: Loop, shares: Mapping[Part, Estimate]) -> list[Cause]
     places = [(usage.steps, "the loop's process")]
     if not usage.workers:
         places.append((usage.makes, "the loop's process"))
-    elif _making_share(shares) >= LEAST_COST:
+    elif _making_share(shares) >= LEAST_COST_SHARE:
         places.append((usage.makes, "each worker"))
     hidden: list[Cause] = []
     for facts, where in places:
@@ -252,7 +257,7 @@ def _tell_hidden_lock(loop: Loop, threads: str) -> list[Cause]:
     others = f", as other programs used {significant(loop.other_cores, 2)} of them"
     text = (
         f"{threads} may hold it by turns, but they waited for cores longer than they computed"
-        f"{others if loop.other_cores >= LEAST_OTHERS else ''}: load hides which"
+        f"{others if loop.other_cores >= LEAST_OTHER_CORES else ''}: load hides which"
     )
     advice = "run attach again on a quiet machine"
     return [Cause(name=CauseName.LOCK, is_found=None, text=text, advice=advice)]
@@ -263,15 +268,15 @@ def _is_lock_shared(fact: Fact) -> bool:
     wait while another one has it."""
     wall_ns = fact["wall_ns"]
     # The process uses more than one core, so much of its work needs no lock.
-    if fact["cpu_ns"] > MOST_HELD * wall_ns:
+    if fact["cpu_ns"] > MOST_HELD_CORES * wall_ns:
         return False
     sharing = [
         runs_ns
         for runs_ns, switches in fact["python"]
-        if runs_ns >= LEAST_SHARING * wall_ns
+        if runs_ns >= LEAST_RUNNABLE_SHARE * wall_ns
         and SHORTEST_NS * switches <= runs_ns <= LONGEST_NS * switches
     ]
-    if len(sharing) >= 2 and sum(sharing) >= LEAST_HELD * wall_ns:
+    if len(sharing) >= 2 and sum(sharing) >= LEAST_HELD_SHARE * wall_ns:
         return True
     return _is_starved(fact)
 
@@ -289,36 +294,38 @@ def _is_starved(fact: Fact) -> bool:
     all_ns = own_ns + part["process_ns"] - part["cpu_ns"]
     longest_ns = max((runs_ns for runs_ns, _ in fact["python"]), default=0)
     return (
-        own_ns <= MOST_STARVED * part["wall_ns"]
-        and all_ns >= LEAST_HELD * part["wall_ns"]
-        and longest_ns >= LEAST_STARVING * fact["wall_ns"]
+        own_ns <= MOST_STARVED_SHARE * part["wall_ns"]
+        and all_ns >= LEAST_HELD_SHARE * part["wall_ns"]
+        and longest_ns >= LEAST_STARVING_SHARE * fact["wall_ns"]
     )
 
 
-LEAST_TENSORS = 50
+MOST_USUAL_TENSORS = 50
 """Batches with up to this many tensors are not reported."""
 
 
 def _find_many_tensors(loop: Loop, shares: Mapping[Part, Estimate]) -> list[Cause]:
+    """Many tensors in a batch, each of which is collated and sent by itself."""
     cost = sum(shares[part].value for part in (Part.COLLATE, Part.HAND_OFF) if part in shares)
-    if loop.usage.tensors <= LEAST_TENSORS or cost < LEAST_COST:
+    if loop.usage.tensors <= MOST_USUAL_TENSORS or cost < LEAST_COST_SHARE:
         return []
     text = f"{loop.usage.tensors} in a batch; collating and sending take {show_percent(cost)}"
     advice = "put values of one type into one tensor of a sample, and split it in the step"
     return _tell(CauseName.TENSORS, text, advice)
 
 
-REACHED_SHARE_OF_FILES = 0.8
+REACHED_FILES_SHARE = 0.8
 """Share of the limit of file descriptors from which it counts as reached. This is lower than
 REACHED_SHARE because descriptors are counted rarely, and their number grows from batch to batch."""
 
 
 def _find_many_open_files(loop: Loop) -> list[Cause]:
+    """Open files of the loop's process, the number of which is near its limit or has reached it."""
     steps = loop.usage.steps
     most = max((each.get("most_files", 0) for each in steps), default=0)
     used = max((each.get("open_files", 0) for each in steps), default=0)
     failed = _has_error(loop, "Too many open files", "ancdata")
-    if not failed and (not steps or used < REACHED_SHARE_OF_FILES * most):
+    if not failed and (not steps or used < REACHED_FILES_SHARE * most):
         return []
     text = f"{used} of {most} (ulimit -n) were open" if steps else "there was none left"
     advice = (
@@ -329,6 +336,7 @@ def _find_many_open_files(loop: Loop) -> list[Cause]:
 
 
 def _find_full_shm(loop: Loop) -> list[Cause]:
+    """A full or nearly full /dev/shm, through which workers send batches."""
     steps = [each for each in loop.usage.steps if each.get("shm_all")]
     full = max((1 - each["shm_free"] / each["shm_all"] for each in steps), default=0.0)
     failed = _has_error(loop, "shared memory", "No space left on device")
@@ -343,11 +351,11 @@ def _has_error(loop: Loop, *words: str) -> bool:
     return any(word in error for error in loop.usage.errors for word in words)
 
 
-TAIL = 4
+TAIL_FACTOR = 4
 """A batch is slow if it takes this many times as long as the median."""
-LEAST_TAIL = 3
+LEAST_TAIL_BATCHES = 3
 """Fewer slow batches than this may be slow by chance."""
-MOST_DELAYED = 1.3
+MOST_DELAY_FACTOR = 1.3
 """Slow batches are not a heavy tail if their excess is less than this many times the time in which
 workers waited for a core. The factor allows for inexact readings of that time."""
 
@@ -358,23 +366,23 @@ def _find_heavy_tail(loop: Loop) -> list[Cause]:
         return []
     took = np.array([each.stop_ns - each.start_ns for each in loop.made], float)
     usual = float(np.median(took)) if len(took) else 0.0
-    slow = took >= TAIL * usual
+    slow = took >= TAIL_FACTOR * usual
     excess_ns = float((took[slow] - usual).sum())
     # A batch is also slow if its worker has waited for a core, which is not a heavy tail.
     passes_ns = sum(each.stop_ns - each.start_ns for each in loop.passes)
     delayed_ns = (loop.usage.delay_share or 0.0) * passes_ns * loop.usage.workers
-    is_delayed = loop.usage.delay_share is None or excess_ns < MOST_DELAYED * delayed_ns
+    is_delayed = loop.usage.delay_share is None or excess_ns < MOST_DELAY_FACTOR * delayed_ns
     cost = loop.blocked_ns / 1e9 / loop.seconds
-    if slow.sum() < LEAST_TAIL or is_delayed or cost < LEAST_COST:
+    if slow.sum() < LEAST_TAIL_BATCHES or is_delayed or cost < LEAST_COST_SHARE:
         return []
     text = (
-        f"{slow.sum()} of {len(took)} batches take {TAIL} times as long as the median or longer; "
-        f"ready batches wait behind one for {show_percent(cost)} of the time"
+        f"{slow.sum()} of {len(took)} batches take {TAIL_FACTOR} times as long as the median or "
+        f"longer; ready batches wait behind one for {show_percent(cost)} of the time"
     )
     return _tell(CauseName.TAIL, text, "set in_order=False if the order of batches does not matter")
 
 
-MOST_COPIED = 0.1
+MOST_COPIED_SHARE = 0.1
 """Copies of the parent's memory are reported if they take at least this share of the usable one,
 however little time they cost: they grow with each epoch."""
 
@@ -396,7 +404,9 @@ def _find_copied_memory(loop: Loop, shares: Mapping[Part, Estimate]) -> list[Cau
     runs = max(1e-9, 1 - usage.share_of_makes("delay_ns"))
     cost = _making_share(shares) * usage.share_of_makes("system_ns") / runs * of_copies
     copied = max(each["unshared_bytes"] for each in usage.makes) * usage.workers
-    if unshared <= 0 or (cost < LEAST_COST and copied < MOST_COPIED * usable_memory_bytes()):
+    if unshared <= 0 or (
+        cost < LEAST_COST_SHARE and copied < MOST_COPIED_SHARE * usable_memory_bytes()
+    ):
         return []
     text = (
         f"workers have copied {significant(copied / 2**20)} MiB of the parent's memory as they "
@@ -406,10 +416,10 @@ def _find_copied_memory(loop: Loop, shares: Mapping[Part, Estimate]) -> list[Cau
     return _tell(CauseName.PER_SAMPLE, text, advice)
 
 
-LEAST_STALL = 0.15
+LEAST_STALL_SHARE = 0.15
 """Steps that wait are reported if they cost at least this share of the loop's time. It is larger
-than LEAST_COST because, on a busy machine, the two torch threads of a convolution waited for each
-other for 12 % of a loop's time while one of them had no core."""
+than LEAST_COST_SHARE because, on a busy machine, the two torch threads of a convolution waited for
+each other for 12 % of a loop's time while one thread had no core."""
 
 
 def _find_stalled_steps(loop: Loop, shares: Mapping[Part, Estimate]) -> list[Cause]:
@@ -417,7 +427,7 @@ def _find_stalled_steps(loop: Loop, shares: Mapping[Part, Estimate]) -> list[Cau
     cost = loop.usage.stall_share(1 - wait_share(dict(shares)).value)
     # Ranks wait for each other in their steps, which is not a fault of the step.
     is_rank = loop.ranks or loop.facts["rank"] is not None
-    if cost < LEAST_STALL or is_rank:
+    if cost < LEAST_STALL_SHARE or is_rank:
         return []
     text = f"{show_percent(cost)} of the time the step neither computes nor waits for data"
     longest = loop.step_lines.longest

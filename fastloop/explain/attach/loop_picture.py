@@ -1,4 +1,4 @@
-"""Draw a pass of a script's loop as a picture, and collect the lanes of all passes for a trace."""
+"""Draw a pass of a script's loop as a picture, and collect the rows of all passes for a trace."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from fastloop.explain.attach.loops import Loop
 from fastloop.explain.attach.recorded_processes import ProcessRecords
 from fastloop.observe.event_log import Event
 from fastloop.observe.lane_key import LOOP_LANE, LaneKey
-from fastloop.observe.lanes import Lane, build_lanes
+from fastloop.observe.lanes import LaneRow, build_lane_rows
 from fastloop.observe.timeline_svg import draw_timeline
 
 MOST_TRACED = 200_000
@@ -29,8 +29,8 @@ def draw_loop(loop: Loop, records: Sequence[ProcessRecords]) -> str:
     return draw_timeline(events, f"{loop.name}: pass {number} of {len(loop.passes)}")
 
 
-def lanes_of_loops(loops: Sequence[Loop], records: Sequence[ProcessRecords]) -> list[Lane]:
-    """The lanes of all passes, joined by process and lane."""
+def lane_rows_of_loops(loops: Sequence[Loop], records: Sequence[ProcessRecords]) -> list[LaneRow]:
+    """The rows of all passes; rows of equal process, lane and number are joined."""
     together: dict[tuple[int, LaneKey, int], list[Event]] = defaultdict(list)
     passes = sorted(
         (each for loop in loops for each in loop.passes), key=lambda each: each.start_ns
@@ -39,12 +39,12 @@ def lanes_of_loops(loops: Sequence[Loop], records: Sequence[ProcessRecords]) -> 
     for each in passes:
         if count > MOST_TRACED:
             break
-        for lane in build_lanes(pass_events(each, records)):
-            together[lane.process_id, lane.key, lane.row] += lane.events
-            count += len(lane.events)
+        for row in build_lane_rows(pass_events(each, records)):
+            together[row.process_id, row.key, row.number] += row.events
+            count += len(row.events)
     return [
-        Lane(key=key, row=row, process_id=process_id, events=tuple(events))
-        for (process_id, key, row), events in together.items()
+        LaneRow(key=key, number=number, process_id=process_id, events=tuple(events))
+        for (process_id, key, number), events in together.items()
     ]
 
 

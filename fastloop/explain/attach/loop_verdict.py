@@ -21,7 +21,7 @@ from fastloop.core.number_text import (
 from fastloop.core.parts import Part
 from fastloop.core.stats import Estimate
 from fastloop.explain.attach.loops import OF_STEPS, Loop, wait_share
-from fastloop.explain.verdict import MOST_UNSURE, WORTH_IMPROVING
+from fastloop.explain.verdict import MOST_UNSURE_SHARE, WORTH_IMPROVING
 from fastloop.explain.verdict import PHRASES as JOB_PHRASES
 
 LEAST_CONTENTION = 0.02
@@ -41,7 +41,7 @@ def judge_loop(loop: Loop, shares: Mapping[Part, Estimate]) -> Verdict:
     """
     wait = wait_share(dict(shares))
     part = _choose_part(wait, shares)
-    sentences = [_first_sentence(loop, wait, part, shares), _reason(loop, wait, part, shares)]
+    sentences = [_tell_answer(loop, wait, part, shares), _tell_reason(loop, wait, part, shares)]
     if part is Part.STEP:
         sentences.append(loop.step_lines.describe(loop.facts["place"]))
     sentences.append(_tell_other_parts(loop, part, shares))
@@ -50,16 +50,16 @@ def judge_loop(loop: Loop, shares: Mapping[Part, Estimate]) -> Verdict:
 
 def _choose_part(wait: Estimate, shares: Mapping[Part, Estimate]) -> Part:
     """The part that limits the loop; UNATTRIBUTED if the intervals of the shares do not tell."""
-    contention = _contention(shares)
+    contention = _contention_share(shares)
     # Contention is the verdict only if it surely costs more than all waits together.
     if contention.value >= WORTH_IMPROVING and contention.low > max(0.0, wait.high):
         return Part.CONTENTION
     if wait.value < WORTH_IMPROVING:
-        return Part.STEP if wait.high <= MOST_UNSURE else Part.UNATTRIBUTED
-    leading = _leading(shares)
+        return Part.STEP if wait.high <= MOST_UNSURE_SHARE else Part.UNATTRIBUTED
+    leading = _leading_part(shares)
     # The script runs only once, so there are no rounds to resample, as `explain` has. The greatest
     # part is sure only if its interval overlaps no other.
-    is_sure = wait.low > 0 and shares[leading].low > 0 and not _rivals(shares)
+    is_sure = wait.low > 0 and shares[leading].low > 0 and not _rival_parts(shares)
     return leading if is_sure else Part.UNATTRIBUTED
 
 
@@ -108,25 +108,27 @@ def _divide_shares(
     }
 
 
-def _contention(shares: Mapping[Part, Estimate]) -> Estimate:
+def _contention_share(shares: Mapping[Part, Estimate]) -> Estimate:
+    """The share of the time in which the step waits for cores that workers have; 0 if there is no
+    such part."""
     return shares.get(Part.CONTENTION, Estimate(value=0.0, low=0.0, high=0.0, is_interval=True))
 
 
-def _leading(shares: Mapping[Part, Estimate]) -> Part:
+def _leading_part(shares: Mapping[Part, Estimate]) -> Part:
     """The part with the greatest share of the waits."""
     waits = [part for part in shares if part not in OF_STEPS]
     return max(waits, key=lambda part: shares[part].value)
 
 
-def _rivals(shares: Mapping[Part, Estimate]) -> list[Part]:
-    """The other parts of the waits that may be the greatest one: those with a share above the lower
-    end of the leading part's interval."""
-    leading = _leading(shares)
+def _rival_parts(shares: Mapping[Part, Estimate]) -> list[Part]:
+    """The parts of the waits that may be greater than the leading part: their shares are above the
+    lower end of the leading part's interval."""
+    leading = _leading_part(shares)
     others = [part for part in shares if part not in (*OF_STEPS, leading)]
     return [part for part in others if shares[part].value > shares[leading].low]
 
 
-def _first_sentence(loop: Loop, wait: Estimate, part: Part, shares: Mapping[Part, Estimate]) -> str:
+def _tell_answer(loop: Loop, wait: Estimate, part: Part, shares: Mapping[Part, Estimate]) -> str:
     """The answer: what limits the loop, how much of its time it takes, and what it can gain."""
     if part is Part.CONTENTION:
         return _tell_contention(loop, shares)
@@ -140,19 +142,19 @@ def _first_sentence(loop: Loop, wait: Estimate, part: Part, shares: Mapping[Part
 def _tell_contention(loop: Loop, shares: Mapping[Part, Estimate]) -> str:
     return (
         f"The loop over {loop.name} is slowed down by its own workers: for "
-        f"{_cores_share(shares)} of the time its step could go on, but they have the cores; "
-        f"{_without_waits(loop, shares)}"
+        f"{_show_contention(shares)} of the time its step could go on, but they have the cores; "
+        f"{_tell_time_without_waits(loop, shares)}"
     )
 
 
 def _tell_step(loop: Loop, wait: Estimate, shares: Mapping[Part, Estimate]) -> str:
     name = f"The loop over {loop.name} is limited by its step"
     most = show_percent(max(0.0, wait.high))
-    seconds = _loop_seconds(loop)
+    seconds = _show_loop_time(loop)
     if _is_contention_told(shares):
         return (
             f"{name}: it waits for data at most {most} of {seconds}, and for cores that its "
-            f"workers use {_cores_share(shares)}"
+            f"workers use {_show_contention(shares)}"
         )
     # The cores that workers use may slow the step down, so that a loader with fewer workers may
     # gain more than the waits.
@@ -180,18 +182,20 @@ def _tell_wait(loop: Loop, wait: Estimate, shares: Mapping[Part, Estimate]) -> s
     share = f"about {show_percent(wait.value)}" if is_wide else show_estimate(wait, show_percent)
     cores = ""
     if _is_contention_told(shares):
-        cores = f", and its step for cores that its workers use {_cores_share(shares)}"
+        cores = f", and its step for cores that its workers use {_show_contention(shares)}"
     name = f"The loop over {loop.name}"
-    return f"{name} waits for data {share} of the time{cores}; {_without_waits(loop, shares)}"
+    rest = _tell_time_without_waits(loop, shares)
+    return f"{name} waits for data {share} of the time{cores}; {rest}"
 
 
 def _is_contention_told(shares: Mapping[Part, Estimate]) -> bool:
-    return _contention(shares).value >= LEAST_CONTENTION
+    """True if the first sentence mentions contention."""
+    return _contention_share(shares).value >= LEAST_CONTENTION
 
 
-def _cores_share(shares: Mapping[Part, Estimate]) -> str:
-    """The share of the time in which the step waits for cores that workers have."""
-    return show_estimate(_contention(shares), show_percent)
+def _show_contention(shares: Mapping[Part, Estimate]) -> str:
+    """The share of the time in which the step waits for cores that workers have, as text."""
+    return show_estimate(_contention_share(shares), show_percent)
 
 
 def _seconds_of_rank(loop: Loop) -> float:
@@ -199,12 +203,13 @@ def _seconds_of_rank(loop: Loop) -> float:
     return loop.seconds / max(1, len(loop.ranks))
 
 
-def _loop_seconds(loop: Loop) -> str:
+def _show_loop_time(loop: Loop) -> str:
+    """The time of the loop, or of each rank if the loop has ranks, as text."""
     of_ranks = " a rank" if loop.ranks else ""
     return f"{show_time(_seconds_of_rank(loop))}{of_ranks}"
 
 
-def _without_waits(loop: Loop, shares: Mapping[Part, Estimate]) -> str:
+def _tell_time_without_waits(loop: Loop, shares: Mapping[Part, Estimate]) -> str:
     """The time that the loop's steps alone would take, as the end of a sentence."""
     step = shares[Part.STEP]
     steps, low, high = (
@@ -219,15 +224,15 @@ def _without_waits(loop: Loop, shares: Mapping[Part, Estimate]) -> str:
         told = f"{steps} (between {low} and {high})"
     else:
         told = steps
-    return f"with a perfect loader its {_loop_seconds(loop)} would be {told}"
+    return f"with a perfect loader its {_show_loop_time(loop)} would be {told}"
 
 
-def _reason(loop: Loop, wait: Estimate, part: Part, shares: Mapping[Part, Estimate]) -> str:
+def _tell_reason(loop: Loop, wait: Estimate, part: Part, shares: Mapping[Part, Estimate]) -> str:
     """The sentence on the greatest part of the wait; empty if the wait is short or not sure."""
     if wait.value < WORTH_IMPROVING or wait.low <= 0:
         return ""
-    leading = _leading(shares)
-    if rivals := _rivals(shares):
+    leading = _leading_part(shares)
+    if rivals := _rival_parts(shares):
         names = ", ".join(str(each) for each in (leading, *rivals))
         return f"It can't be told which of these parts is the greatest: {names}"
     if part is Part.UNATTRIBUTED:

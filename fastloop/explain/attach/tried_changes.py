@@ -53,6 +53,8 @@ class TriedLoop:
     is_out_of_time: bool
     """True: the rounds ended because the time was used up. False: more time would have added no
     round."""
+    is_interrupted: bool = False
+    """True: a signal, such as that of Ctrl-C, has ended the rounds."""
     best: str | None
     """The recommended change; None: none saves anything for certain."""
     same_samples: bool | None = None

@@ -7,10 +7,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 from fastloop.core import stats
-from fastloop.core.machine_load import LoadWatch
+from fastloop.core.machine_load import LoadSummary, LoadWatch
 from fastloop.core.spans import now_ns, seconds_between
 from fastloop.core.time_limits import Deadline, deadline_after
-from fastloop.core.types import Unsupported
+from fastloop.core.types import SignalExit, Unsupported
 from fastloop.explain.attach.changes_to_try import MOST_CHANGES, choose_changes, find_what_if
 from fastloop.explain.attach.findings import LoopFindings
 from fastloop.explain.attach.loss_comparison import LossComparison, compare_losses
@@ -30,6 +30,8 @@ from fastloop.explain.change import Change
 MOST_TIMES, LEAST_LIMIT_S = 4, 30.0
 """A run is killed when it has taken MOST_TIMES as long as the first run, but not before
 LEAST_LIMIT_S: either its change is slow, or its processes wait for each other forever."""
+INTERRUPTED = "the command was interrupted"
+"""The reason why samples and losses were not compared, if a signal has ended the runs."""
 
 
 def try_changes(
@@ -41,8 +43,10 @@ def try_changes(
 ) -> TriedLoop:
     """Run rounds until the budget is spent, and judge the changes.
 
-    report: called with a line of progress. Raises Unsupported if there is no change, if the script
-    can't be run again, or if the budget does not suffice for rounds of a single change.
+    report: called with a line of progress. A signal ends the rounds; the changes are then judged by
+    the rounds so far. Raises Unsupported if there is no change, if the script can't be run again,
+    or if the budget does not suffice for rounds of a single change, and SignalExit if a signal
+    arrives before any change can be judged.
     """
     if not changes:
         raise Unsupported(f"no change fits the DataLoader of the loop at {found.facts['place']}")
@@ -56,19 +60,12 @@ def try_changes(
     if (batches := runner.cut.batches) > before:
         report(_describe_length(before, batches, first))
         changes = _add_of_later_passes(changes, found, before, batches)
-    session = _Session(runner, found, first, deadline, max(MOST_TIMES * run_s, LEAST_LIMIT_S))
+    limit_s = max(MOST_TIMES * run_s, LEAST_LIMIT_S)
+    session = _Session(runner, found, first, budget_s, deadline, limit_s)
     attempts = _begin_attempts(changes, run_s)
-    load = LoadWatch()
-
-    def end_round(number: int) -> None:
-        load.end_stretch()
-        spent_s = seconds_between(started_ns, now_ns())
-        report(f"round {number}: {spent_s:.0f} of at most {budget_s:.0f} s")
-
-    is_out_of_time = run_rounds(runner, attempts, deadline, session.limit_s, end_round)
-    machine_load = load.summary()
+    end = _run_rounds(session, attempts, report)
     _check_has_round(runner, attempts, run_s, budget_s)
-    chosen = _recommend(session, attempts)
+    chosen = _recommend(session, attempts, end.is_interrupted)
     return TriedLoop(
         place=found.facts["place"],
         made_at=found.facts["made_at"],
@@ -77,7 +74,8 @@ def try_changes(
         changes=_describe_changes(found, attempts),
         minutes=budget_s / 60,
         least_minutes=least_minutes_for_one(attempts.longest_run_s),
-        is_out_of_time=is_out_of_time,
+        is_out_of_time=end.is_out_of_time,
+        is_interrupted=end.is_interrupted,
         best=chosen.name,
         same_samples=chosen.same_samples,
         not_compared=chosen.not_compared,
@@ -85,7 +83,7 @@ def try_changes(
         patch=chosen.call.patch,
         notes=chosen.notes,
         advice=chosen.call.advice,
-        machine_load=machine_load,
+        machine_load=end.machine_load,
     )
 
 
@@ -156,9 +154,48 @@ class _Session:
     found: LoopFindings
     first: HashedRun
     """The first run, without a change."""
+    budget_s: float
+    """Maximum seconds of all runs together."""
     deadline: Deadline
+    """The end of these seconds."""
     limit_s: float
     """Maximum seconds of a further run, which also ends at the deadline."""
+
+
+@dataclass(frozen=True)
+class _EndOfRounds:
+    """The reason why there was no further round, and the load by other programs until then. If both
+    reasons are False, all rounds have run."""
+
+    is_out_of_time: bool
+    """True: further rounds had no time."""
+    is_interrupted: bool
+    """True: a signal has ended the last round."""
+    machine_load: LoadSummary | None
+
+
+def _run_rounds(
+    session: _Session, attempts: Attempts, report: Callable[[str], None]
+) -> _EndOfRounds:
+    """Run rounds until the deadline or a signal. Raises as run_rounds does, and SignalExit if no
+    change can be judged yet."""
+    load, deadline, budget_s = LoadWatch(), session.deadline, session.budget_s
+
+    def end_round(number: int) -> None:
+        load.end_stretch()
+        spent_s = budget_s - deadline.remaining_s
+        report(f"round {number}: {spent_s:.0f} of at most {budget_s:.0f} s")
+
+    is_interrupted = False
+    try:
+        is_out_of_time = run_rounds(session.runner, attempts, deadline, session.limit_s, end_round)
+    except SignalExit:
+        # Rounds take minutes, so those that have ended are not thrown away.
+        if not any(map(attempts.gain, attempts.changed)):
+            raise
+        # With more time there would have been further rounds.
+        is_out_of_time = is_interrupted = True
+    return _EndOfRounds(is_out_of_time, is_interrupted, load.summary())
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -173,13 +210,19 @@ class _Recommendation:
     notes: tuple[str, ...] = ()
 
 
-def _recommend(session: _Session, attempts: Attempts) -> _Recommendation:
-    """The recommendation of the best change; an empty one if there is none."""
+def _recommend(session: _Session, attempts: Attempts, is_interrupted: bool) -> _Recommendation:
+    """The recommendation of the best change; an empty one if there is none.
+
+    is_interrupted: a signal has ended the rounds. No further run of the script begins then.
+    """
     best = attempts.best()
     if best is None:
         return _Recommendation()
-    compared = _without_comparison("the time was used up")
-    if session.deadline.has_room(COMPARISON_RUNS * attempts.baseline.run_s):
+    if is_interrupted:
+        compared = _without_comparison(INTERRUPTED)
+    elif not session.deadline.has_room(COMPARISON_RUNS * attempts.baseline.run_s):
+        compared = _without_comparison("the time was used up")
+    else:
         compared = _compare_runs(session, best.change)
     call = patch_call(session.found.facts, best.change)
     name = best.change.name
@@ -221,6 +264,9 @@ def _compare_runs(session: _Session, change: Change) -> _Recommendation:
         )
     except Unsupported as error:
         return _without_comparison(str(error))
+    except SignalExit:
+        # The rounds have ended, so their answer is known.
+        return _without_comparison(INTERRUPTED)
     same, reason = _compare_samples(first.digests, again.digests, changed.digests)
     losses = compare_losses(first.losses, again.losses, changed.losses)
     return _Recommendation(same_samples=same, not_compared=reason, losses=losses)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -19,21 +19,34 @@ from fastloop.core.seeds import mix_seed, random_bits
 from fastloop.fastloader.columns.column import Column, SampleSpec
 
 
+class Margins(NamedTuple):
+    """Widths in pixels of the zeros that are added at the four sides of an image."""
+
+    left: int
+    top: int
+    right: int
+    bottom: int
+
+
+NO_MARGINS = Margins(0, 0, 0, 0)
+"""The margins of an image to which no zeros are added."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class RandomMoves:
     """A crop at random of images with a margin of zeros, and a flip at random."""
 
     size: tuple[int, int] | None = None
     """(height, width) of the crop; None: the whole image."""
-    margins: tuple[int, int, int, int] = (0, 0, 0, 0)
-    """Zeros on the left, at the top, on the right and at the bottom."""
+    margins: Margins = NO_MARGINS
+    """Zeros that are added to the image before the crop."""
     flip: float = 0.0
     """The probability that left and right change places."""
 
     def sides(self, height: int, width: int) -> tuple[int, int]:
         """Height and width of the images with their margins."""
-        left, top, right, bottom = self.margins
-        return top + height + bottom, left + width + right
+        margins = self.margins
+        return margins.top + height + margins.bottom, margins.left + width + margins.right
 
     def move(self, pixels: np.ndarray, indices: np.ndarray, seed: int) -> np.ndarray:
         """The cropped and flipped images of `pixels`, which is (n, height, width, ...).
@@ -43,9 +56,10 @@ class RandomMoves:
         height, width = self.sides(*pixels.shape[1:3])
         rows, columns = self.size or (height, width)
         if any(self.margins):
-            left, top, right, bottom = self.margins
+            rows_added = self.margins.top, self.margins.bottom
+            columns_added = self.margins.left, self.margins.right
             of_channels = [(0, 0)] * (pixels.ndim - 3)
-            pixels = np.pad(pixels, [(0, 0), (top, bottom), (left, right), *of_channels])
+            pixels = np.pad(pixels, [(0, 0), rows_added, columns_added, *of_channels])
         tops, lefts, flips = (_draw(indices, seed, number) for number in range(3))
         tops = (tops * (height - rows + 1)).astype(np.int64)
         lefts = (lefts * (width - columns + 1)).astype(np.int64)

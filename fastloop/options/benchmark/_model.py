@@ -49,9 +49,10 @@ class ModelSession:
     """Called at each start: returns the function that receives the results, and the list of losses
     that this function fills."""
     ddp: DistributedDataParallel | None = None
-    """The module wrapped for several ranks that train together; None for one."""
+    """The module wrapped for several ranks that train together; None: a single rank, or no
+    training."""
     scaler: torch.amp.GradScaler | None = None
-    """The gradient scaler of fp16."""
+    """The gradient scaler of fp16; None: the loss is not scaled."""
     is_fresh: bool = True
     """True until the first start: the module is still as built."""
 

@@ -17,9 +17,10 @@ from fastloop.options.benchmark._model import (
 
 @option
 class Inference:
-    """Forward pass only, in eval and inference mode; targets are moved to the device but not used.
+    """The forward pass of a model on each batch, in eval and inference mode.
 
-    Every output is summed up on the device, so that no computation can be skipped.
+    Targets are moved to the device but not used. Every output is summed up on the device, so that
+    no computation can be skipped.
     """
 
     limit: ClassVar[Literal["gather", "replay"]] = "replay"

@@ -20,8 +20,10 @@ from fastloop.options.benchmark._model import (
 
 @option
 class Training:
-    """An SGD step on the cross entropy of each batch; ranks average their gradients in every step
-    (DistributedDataParallel)."""
+    """A training step of a model on each batch: SGD on the cross entropy.
+
+    Ranks average their gradients in every step (DistributedDataParallel).
+    """
 
     limit: ClassVar[Literal["gather", "replay"]] = "replay"
     trains: ClassVar[bool] = True

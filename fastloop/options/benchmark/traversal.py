@@ -28,7 +28,10 @@ class TraversalSession:
 
 @option
 class Traversal:
-    """Each batch is moved to the device; on a CPU it is also read if it may be memory-mapped."""
+    """The delivery of each batch to the device, without a model.
+
+    On a CPU, a batch that may be memory-mapped is also read.
+    """
 
     limit: ClassVar[Literal["gather", "replay"]] = "gather"
 

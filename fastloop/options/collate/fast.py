@@ -13,7 +13,8 @@ from fastloop.core.types import Tree, Unsupported, option
 
 @option
 class FastCollate:
-    """uint8 (height, width, channels) images are copied into one batch; the device converts them.
+    """A collate of uint8 images: (height, width, channels) images are copied into one batch, which
+    the device converts to floats.
 
     As in NVIDIA's fast_collate (apex), samples are neither transposed nor converted on the host,
     and one byte per value is transferred instead of four.

@@ -13,7 +13,7 @@ from fastloop.data.ragged import collate_by_leaf
 
 @option
 class PadCollate:
-    """Padding: each leaf with at least one dimension becomes a pair (padded, lengths).
+    """A collate that pads: each leaf with at least one dimension becomes a pair (padded, lengths).
 
     Samples are padded with `value` along the first dimension to the longest of their batch.
     """
@@ -21,6 +21,7 @@ class PadCollate:
     takes: ClassVar[Literal["ragged"]] = "ragged"
     tolerant: ClassVar[bool] = False
     value: float
+    """The number with which samples are padded."""
 
     def collate(self, samples: list[Tree]) -> Tree:
         """The batch: (batch, longest, …) and int64 (batch,) for each padded leaf, default_collate

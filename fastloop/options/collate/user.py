@@ -26,7 +26,9 @@ class UserCollate:
     tolerant: ClassVar[bool] = True
     defines_samples: ClassVar[bool] = True
     target: Annotated[str, AfterValidator(check_callable)]
+    """Import path `package.module.name` of the function, or of a class with callable instances."""
     kwargs: dict[str, Any]
+    """Keyword arguments of the target."""
 
     @model_validator(mode="after")
     def _arguments_fit(self) -> UserCollate:

@@ -36,11 +36,16 @@ class LandmarkSamples:
     """{"image": float32 (3, height, width) in 0..1, "landmarks": float32 (parts, 2)} samples."""
 
     root: Path
+    """Folder of the images."""
     names: Sequence[str]
+    """For each sample, the path of its image in `root`."""
     landmarks: np.ndarray
     """(samples, parts, 2) float32: x and y in pixels of the image in its file, before resizing."""
     decoder: Decoder
+    """Decodes the image files."""
     size: Size | None
+    """(height, width) in pixels to which every image is resized and cropped; None: images keep
+    their size."""
 
     def __len__(self) -> int:
         return len(self.names)
@@ -76,9 +81,14 @@ class CsvImages:
     uint8_scale: ClassVar[None] = None
     decodes: ClassVar[bool] = True
     csv_file: str
+    """Path of the CSV file; COLUMNS has its columns."""
     root: str | None
+    """Path of the folder of the images; None: the folder of the CSV file."""
     size: Size | None
+    """(height, width) in pixels to which every image is resized and cropped; None: images keep
+    their size."""
     decoder: Decoder
+    """Decodes the image files."""
 
     @property
     def folder(self) -> Path:

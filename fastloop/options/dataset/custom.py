@@ -22,11 +22,21 @@ class CustomDataset:
     """Your own map-style Dataset: `target` is called in each process that reads the dataset."""
 
     target: Annotated[str, AfterValidator(check_usable)] | None
+    """Import path `package.module.name` of a map-style Dataset, or of a function that returns a
+    Dataset; None: the user has named no target, and the dataset can't be opened."""
     kwargs: dict[str, Any] | None
+    """Keyword arguments of the target; None: no arguments."""
     num_classes: NonNegativeInt | None
+    """Number of classes; 0: the largest label + 1; None: labels are not classes."""
     uint8_scale: PositiveFloat | None
+    """Number by which uint8 values were divided to make the samples' floats, such as 255; None:
+    floats are compared bit by bit."""
     version: str | int | None
+    """A part of the fingerprint, to be changed when the data changes in a way that the length and a
+    few samples do not show; None: no version."""
     ragged: bool | None
+    """True if samples differ in the first dimension of their leaves; None: true with collate=pad,
+    else false."""
 
     @model_validator(mode="after")
     def _arguments_fit(self) -> CustomDataset:

@@ -30,6 +30,7 @@ class RepeatedSamples:
 
     samples: torchvision.datasets.FashionMNIST
     times: int
+    """Number of times that each sample occurs."""
 
     def __len__(self) -> int:
         return len(self.samples) * self.times
@@ -46,10 +47,16 @@ class FashionMnist:
     uint8_scale: ClassVar[float] = 255.0
     gathers: ClassVar[bool] = True
     root: str
+    """Path of the folder that contains FashionMNIST/raw, with the files in torchvision's layout."""
     train: bool
+    """True: the 60,000 images for training; False: the 10,000 images for testing, in the files
+    t10k."""
     download: bool
+    """True: missing files are downloaded."""
     download_timeout_s: PositiveFloat
+    """Time limit of each network operation in seconds."""
     repeat: PositiveInt
+    """Number of times that each image occurs in an epoch."""
 
     @property
     def label(self) -> str:

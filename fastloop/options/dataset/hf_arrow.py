@@ -22,9 +22,13 @@ class ArrowSamples:
     """The rows of a Dataset in torch format."""
 
     dataset: Any = field(repr=False)
+    """Hugging Face's Dataset in torch format."""
     path: Path
+    """Folder of the Arrow files, for messages."""
     inputs: tuple[str, ...]
+    """Names of the columns of a sample's input."""
     label: str | None
+    """Name of the column of the labels; None: samples have no label."""
 
     def __len__(self) -> int:
         return len(self.dataset)
@@ -61,10 +65,16 @@ class HfArrowDataset:
     label: ClassVar[str] = "hf_arrow"
     uint8_scale: ClassVar[None] = None
     path: str | None
+    """Path of a folder that save_to_disk has written, of an .arrow file, or of a folder with .arrow
+    files; None: the user has named no path, and the dataset can't be opened."""
     split: str | None
+    """Name of a split of a DatasetDict; None: the path has no splits."""
     columns: Annotated[tuple[str, ...], Strict(False)] | None
+    """Names of the columns that are read; None: all columns."""
     label_column: str | None
+    """Name of the column of the labels; None: samples have no label."""
     ragged: bool
+    """True if the lists of a column differ in length."""
 
     @property
     def num_classes(self) -> int | None:

@@ -31,8 +31,12 @@ class ImageFolder:
     uint8_scale: ClassVar[float] = 255.0
     decodes: ClassVar[bool] = True
     root: str
+    """Path of the folder that contains a folder of images for each class."""
     size: Size | None
+    """(height, width) in pixels to which every image is resized and cropped; None: images keep
+    their size."""
     decoder: Decoder
+    """Decodes the image files."""
 
     @property
     def num_classes(self) -> int:

@@ -20,6 +20,7 @@ class Integers:
     uint8_scale: ClassVar[None] = None
     gathers: ClassVar[bool] = True
     count: PositiveInt
+    """Number of samples."""
 
     def fetch(self) -> str:
         """A fingerprint of the count."""

@@ -27,7 +27,9 @@ class ArraySamples:
     """(float32 (*shape), int64) samples from two arrays in memory."""
 
     data: np.ndarray
+    """float32 (samples, *shape)."""
     targets: np.ndarray
+    """int64 (samples,)."""
 
     def __len__(self) -> int:
         return len(self.targets)
@@ -46,8 +48,11 @@ class MyDataset:
     uint8_scale: ClassVar[None] = None
     gathers: ClassVar[bool] = True
     root: str
+    """Path of the folder that contains the npz file."""
     count: PositiveInt
+    """Number of samples."""
     shape: Annotated[tuple[PositiveInt, ...], Strict(False), Field(min_length=1)]
+    """Shape of a sample's array."""
 
     @property
     def path(self) -> Path:

@@ -22,7 +22,9 @@ class NestedSamples:
     """{"im": {"label", "image"}, "cim", "pim": [two]}, float32 (channels, size, size) in 0..1."""
 
     count: int
+    """Number of samples."""
     size: int
+    """Height and width of each image in pixels."""
 
     def __len__(self) -> int:
         return self.count
@@ -51,7 +53,9 @@ class NestedDataset:
     num_classes: ClassVar[None] = None
     uint8_scale: ClassVar[None] = None
     count: PositiveInt
+    """Number of samples."""
     size: PositiveInt
+    """Height and width of each image in pixels."""
 
     def fetch(self) -> str:
         """A fingerprint of the settings and of the version of numpy, which draws the samples."""

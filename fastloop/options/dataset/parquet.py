@@ -31,11 +31,18 @@ class ParquetDataset:
     label: ClassVar[str] = "parquet"
     uint8_scale: ClassVar[None] = None
     path: str | None
+    """Path of a .parquet file, or of a folder with .parquet files; None: the user has named no
+    path, and the dataset can't be opened."""
     columns: Annotated[tuple[str, ...], Strict(False)] | None
+    """Names of the columns that are read; None: all columns."""
     label_column: str | None
+    """Name of the column of the labels; None: samples have no label."""
     stack: bool
+    """True: the columns of a sample are joined to one float32 vector."""
     groups_in_memory: PositiveInt
+    """Maximum number of decoded row groups that each process keeps."""
     ragged: bool
+    """True if the lists of a column differ in length."""
 
     @property
     def num_classes(self) -> int | None:

@@ -31,23 +31,35 @@ OWN_DATA = "to read your own images, set dataset=image_folder"
 
 @option
 class Photos:
-    """JPEG files of random crops of scikit-learn's two photographs. The label is the photograph.
+    """JPEG files of random crops of scikit-learn's two photographs, as a dataset that needs no
+    download.
 
-    (float32 (3, height, width) in 0..1, int) samples.
+    A sample is (image, label): a float32 tensor (3, height, width) with values from 0 to 1, and the
+    index of the photograph in PHOTOGRAPHS.
     """
 
     label: ClassVar[str] = "photos"
+    """Name of the dataset in tables."""
     num_classes: ClassVar[int] = len(PHOTOGRAPHS)
+    """Each photograph is a class."""
     uint8_scale: ClassVar[float] = 255.0
+    """Each float is a uint8 divided by this number."""
     decodes: ClassVar[bool] = True
+    """Each access to a sample decodes a file."""
     root: str
+    """Path of the folder that contains `folder`."""
     count: Annotated[int, Field(ge=len(PHOTOGRAPHS))]
+    """Number of files, in turn from one photograph and from the other."""
     crop: Annotated[
         tuple[Annotated[int, Field(ge=1, le=HEIGHT)], Annotated[int, Field(ge=1, le=WIDTH)]],
         Strict(False),
     ]
+    """(height, width) of a file's image in pixels."""
     size: Size | None
+    """(height, width) in pixels to which every image is resized and cropped when it is read; None:
+    images keep the size of `crop`."""
     decoder: Decoder
+    """Decodes the files."""
 
     @property
     def folder(self) -> Path:

@@ -24,8 +24,11 @@ class LateRows:
     """(uint8 (row_bytes,), int) samples; each access waits for the latency first."""
 
     count: int
+    """Number of samples."""
     row_bytes: int
+    """Size of a sample in bytes."""
     latency_ms: float
+    """Time in milliseconds from asking for a sample until it arrives."""
 
     def __len__(self) -> int:
         return self.count
@@ -53,8 +56,11 @@ class SlowReads:
     num_classes: ClassVar[int] = NUM_CLASSES
     uint8_scale: ClassVar[None] = None
     count: PositiveInt
+    """Number of samples."""
     row_bytes: PositiveInt
+    """Size of a sample in bytes."""
     latency_ms: Annotated[float, Field(ge=0, le=1e4)]
+    """Time in milliseconds from asking for a sample until it arrives."""
 
     def fetch(self) -> str:
         """A fingerprint of the settings and of the version of numpy, which draws the samples."""

@@ -25,9 +25,13 @@ class SyntheticSamples:
     """
 
     count: int
+    """Number of samples."""
     shape: tuple[int, ...]
+    """Shape of a sample's array."""
     dtype: str
+    """dtype of a sample's array."""
     num_classes: int
+    """Labels are drawn from 0 to num_classes - 1."""
     seed: int
 
     def __len__(self) -> int:
@@ -49,10 +53,15 @@ class SyntheticDataset:
     label: ClassVar[str] = "synthetic"
     uint8_scale: ClassVar[None] = None
     count: PositiveInt
+    """Number of samples."""
     shape: Annotated[tuple[PositiveInt, ...], Strict(False)]
+    """Shape of a sample's array."""
     dtype: Literal["bool", Integer, Float]
+    """dtype of a sample's array."""
     num_classes: PositiveInt
+    """Labels are drawn from 0 to num_classes - 1."""
     seed: Annotated[int, Field(ge=0, lt=2**64)]
+    """Seed of the samples, which is independent of the trial's seed."""
 
     def fetch(self) -> str:
         """A fingerprint of the settings and of the version of numpy, which draws the samples."""

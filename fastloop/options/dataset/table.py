@@ -33,6 +33,7 @@ class TableRows:
     """A table in memory with samples {column: scalar}."""
 
     columns: dict[str, np.ndarray]
+    """Name of each column -> its values, (rows,)."""
 
     def __len__(self) -> int:
         return len(self.columns[LABEL])
@@ -53,8 +54,11 @@ class TableDataset:
     uint8_scale: ClassVar[None] = None
     gathers: ClassVar[bool] = True
     root: str
+    """Path of the folder that contains the Parquet file."""
     count: PositiveInt
+    """Number of rows."""
     columns: Annotated[int, Field(ge=2)]
+    """Number of columns, including the column of the labels."""
 
     @property
     def path(self) -> Path:

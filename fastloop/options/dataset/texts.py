@@ -35,6 +35,7 @@ class Paragraphs:
     bounds: np.ndarray
     """int64 (samples + 1,): the start of each sample and the end of the last one."""
     labels: np.ndarray
+    """(samples,): the label of each sample."""
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -57,8 +58,11 @@ class Texts:
     uint8_scale: ClassVar[None] = None
     ragged: ClassVar[bool] = True
     root: str
+    """Path of the folder that contains the npz file."""
     count: PositiveInt | None
+    """Number of samples, which are spread evenly over all paragraphs; None: all paragraphs."""
     max_length: PositiveInt
+    """Maximum number of tokens of a sample. Longer paragraphs are cut off."""
 
     @property
     def path(self) -> Path:

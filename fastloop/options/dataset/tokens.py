@@ -33,7 +33,9 @@ class TokenWindows:
     tokens: np.ndarray
     """uint16, the memory-mapped file."""
     block_size: int
+    """Number of tokens of an input."""
     stride: int
+    """Number of tokens from the start of a window to the start of the next window."""
 
     def __len__(self) -> int:
         return (len(self.tokens) - self.block_size - 1) // self.stride + 1
@@ -64,10 +66,16 @@ class Tokens:
     num_classes: ClassVar[None] = None
     uint8_scale: ClassVar[None] = None
     root: str
+    """Path of the folder that contains the generated file, if `path` is None."""
     path: Annotated[FilePath, Strict(False)] | None
+    """Path of the user's file of uint16 tokens; None: a file of random tokens is generated."""
     num_tokens: PositiveInt
+    """Number of tokens in the generated file."""
     block_size: PositiveInt
+    """Number of tokens of a sample's input. The target is the input, shifted by one token."""
     stride: PositiveInt | None
+    """Number of tokens from the start of a window to the start of the next window; None:
+    block_size."""
 
     @property
     def effective_stride(self) -> int:

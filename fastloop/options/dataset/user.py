@@ -30,7 +30,9 @@ class UserDataset:
     """The samples that a user's loader delivers in its first epoch, if no dataset is named."""
 
     loader: LoaderWithOwnData
+    """The user's loader, which delivers the samples."""
     plan: Plan
+    """The plan by which the loader delivers its first epoch."""
     same_data: bool
     """False if the samples are random."""
     label: ClassVar[str] = "own data"

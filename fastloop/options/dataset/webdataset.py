@@ -47,10 +47,14 @@ class TarSamples:
     """
 
     paths: Sequence[Path]
+    """The tar files."""
     members: Sequence[tuple[Member, ...]]
     """The files of each sample, one for each field of the dataset."""
     decoder: Decoder
+    """Decodes the image files."""
     size: Size | None
+    """(height, width) in pixels to which every image is resized and cropped; None: images keep
+    their size."""
 
     def __len__(self) -> int:
         return len(self.members)
@@ -103,9 +107,16 @@ class TarDataset:
     label: ClassVar[str] = "webdataset"
     num_classes: ClassVar[int] = 0
     path: str | None
+    """Path of a .tar file, or of a folder with .tar files; None: the user has named no path, and
+    the dataset can't be opened."""
     fields: Annotated[tuple[str, ...], Strict(False), Field(min_length=1)]
+    """Extensions of a sample's files, in the order of the sample's parts; `jpg;png` stands for the
+    first of both extensions that a sample has."""
     size: Size | None
+    """(height, width) in pixels to which every image is resized and cropped; None: images keep
+    their size."""
     decoder: Decoder
+    """Decodes the image files."""
 
     @property
     def decodes(self) -> bool:

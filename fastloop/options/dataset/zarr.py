@@ -36,8 +36,12 @@ class ZarrDataset:
     label: ClassVar[str] = "zarr"
     uint8_scale: ClassVar[None] = None
     path: str | None
+    """Path of the folder of an array or a group; None: the user has named no path, and the dataset
+    can't be opened."""
     arrays: Annotated[tuple[str, ...], Strict(False)] | None
+    """Names of the arrays that are read; None: all arrays."""
     label_array: str | None
+    """Name of the array of the labels; None: samples have no label."""
 
     @property
     def num_classes(self) -> int | None:

@@ -12,7 +12,8 @@ from fastloop.fastloader.columns.decoders import decode_by_opencv
 
 @option
 class OpencvDecoder:
-    """OpenCV on one thread, BGR converted to RGB; parallelism is left to the loader."""
+    """OpenCV's `cv2.imdecode` on one thread, with BGR converted to RGB; the loader alone decides
+    how many images are decoded in parallel."""
 
     def library(self) -> str:
         """OpenCV's version; raises Unsupported if it is not installed."""

@@ -15,7 +15,7 @@ from fastloop.fastloader.columns.image_headers import Encoded, Encoding
 
 @option
 class TurbojpegDecoder:
-    """libjpeg-turbo through simplejpeg, which bundles it; JPEG only."""
+    """A decoder of JPEG only, by libjpeg-turbo, which simplejpeg bundles."""
 
     def library(self) -> str:
         """simplejpeg's version; raises Unsupported if it is not installed."""

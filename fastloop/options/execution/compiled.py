@@ -21,14 +21,17 @@ CACHE = "TORCHINDUCTOR_CACHE_DIR"
 
 @option
 class CompiledExecution:
-    """torch.compile of the model; loss and optimizer are not compiled.
+    """Runs a model that torch.compile has compiled; loss and optimizer are not compiled.
 
-    The warm-up epoch compiles, also for the shape of an incomplete last batch. The compiled code is
-    cached in outputs/compiled, so that later trials only load it.
+    The model is compiled during the warm-up epoch, also for the shape of an incomplete last batch.
+    The compiled code is cached in outputs/compiled, so that later trials only load it.
     """
 
     mode: Literal["default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs"]
+    """The argument `mode` of torch.compile; "default" stands for None."""
     dynamic: bool | None
+    """The argument `dynamic` of torch.compile. True: one code for all batch sizes; False: a code
+    for each batch size; None: torch decides."""
 
     def check(self, device: torch.device, precision: str, benchmarks: Collection[str]) -> None:  # noqa: ARG002
         """Raise Unsupported if there is no compiler for the device's code."""

@@ -22,8 +22,11 @@ class CapturedStep:
 
     graph: torch.cuda.CUDAGraph
     source: torch.Tensor
+    """The inputs on the device, which the graph reads."""
     targets: torch.Tensor
+    """The targets on the device, which the graph reads."""
     out: torch.Tensor
+    """The output, which each run of the graph overwrites."""
 
     def fits(self, source: torch.Tensor, targets: torch.Tensor) -> bool:
         """True if the batch has the captured shapes."""

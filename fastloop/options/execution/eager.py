@@ -13,7 +13,8 @@ from fastloop.core.types import Step, option
 
 @option
 class EagerExecution:
-    """PyTorch's default: operation by operation, without changes to the model or the step."""
+    """Eager execution, PyTorch's default: operation by operation, without changes to the model or
+    the step."""
 
     is_identity: ClassVar[bool] = True
 

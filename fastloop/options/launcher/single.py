@@ -17,17 +17,16 @@ from fastloop.processes.run_ranks import run_ranks
 
 @option
 class SingleLauncher:
-    """A single process per trial.
-
-    isolation: `forkserver` forks from a server that has imported torch; `spawn` starts a new
-    Python; `inline` runs in this process, for debugging, without a time limit and without observing
-    resources. environment: folder of the Python environment that the job's requirements need; its
-    processes are always spawned. None: the job has no such requirements.
-    """
+    """Runs each trial in a single process on this machine."""
 
     world_size: ClassVar[int] = 1
     isolation: Literal["forkserver", "spawn", "inline"]
+    """forkserver: the process is forked from a server that has imported torch; spawn: a new Python
+    is started; inline: the trial runs in this process, for debugging, without a time limit and
+    without observing resources."""
     environment: Path | None = None
+    """Folder of the Python environment that the job's requirements need, in which processes are
+    always spawned; None: the job has no such requirements."""
 
     def check(self, device: torch.device) -> None:  # noqa: ARG002 - any device will do
         """Accept every device; raise Unsupported for isolation=inline with an environment."""

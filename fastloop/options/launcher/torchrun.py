@@ -22,16 +22,23 @@ from fastloop.processes.torchrun_env import torchrun_process
 
 @option
 class TorchrunLauncher:
-    """Several ranks per trial in one process group, started as torchrun would start them.
+    """Runs each trial in several processes, the ranks of one process group, started as torchrun
+    would start them.
 
     If fastloop runs under torchrun, on one node or on several, torchrun's processes are the ranks.
     """
 
     nproc_per_node: PositiveInt | None
+    """Number of ranks on this machine; None: the number of GPUs, or 1 without a GPU. Under
+    torchrun: None, or the number of processes that torchrun has started on this machine."""
     backend: Backend
+    """Backend of the process group; auto: nccl between CUDA devices, gloo between CPUs."""
     isolation: Isolation
+    """forkserver: a rank's process is forked from a server that has imported torch; spawn: a new
+    Python is started."""
     environment: Path | None = None
-    """Folder of the environment that the job's requirements need; every node reads the same one."""
+    """Folder of the environment that the job's requirements need, at the same path on every node;
+    None: the job has no such requirements."""
 
     @model_validator(mode="after")
     def _agrees_with_torchrun(self) -> TorchrunLauncher:

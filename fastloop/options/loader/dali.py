@@ -25,7 +25,9 @@ LIBRARY = Library("nvidia.dali", "loader=dali", "pip install nvidia-dali-cuda120
 
 @option
 class DaliLoader:
-    """A DALI pipeline on the CPU. Its `external_source` gathers a batch by numpy.
+    """A loader that delivers batches by a DALI pipeline on the CPU.
+
+    The pipeline's `external_source` gathers the rows of a batch by numpy.
 
     DALI copies each batch into its own memory, as bytes, because it lacks some dtypes. Its
     operators are not used, because they would decode and resize image files to other pixels than
@@ -33,10 +35,15 @@ class DaliLoader:
     """
 
     store: Store
+    """The store to read."""
     num_threads: PositiveThreads
+    """Number of threads of the pipeline."""
     prefetch_queue_depth: PositiveDepth
+    """Number of batches that the pipeline prepares ahead of the loop."""
     honours: ClassVar[tuple[str, ...]] = ()
+    """No setting of a DataLoader is honoured."""
     has_even_shares: ClassVar[bool] = True
+    """All ranks get the same number of batches, because the plan's order is followed."""
 
     def check_installed(self) -> None:
         """Raise Unsupported without DALI."""

@@ -24,7 +24,8 @@ SAME_BITS = {torch.uint16: torch.int16, torch.uint32: torch.int32, torch.uint64:
 
 @option
 class DeviceResidentLoader:
-    """All samples on the device; one `index_select` per leaf and batch.
+    """A loader with all samples on the device, which gathers each batch by one `index_select` per
+    leaf.
 
     The indices of an epoch are copied to the device once, 8 bytes per sample. The placement has
     nothing to move.

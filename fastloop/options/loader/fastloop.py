@@ -34,20 +34,30 @@ from fastloop.fastloader.order import MAX_RANDPERM
 
 @option
 class FastloopLoader:
-    """FastLoader: the threads of its native core gather rows ahead of the loop.
+    """A loader that delivers batches by a FastLoader.
 
-    No process is started, and no Python code runs per sample; without the core, rows are gathered
-    in the loop. With store=null, threads of Python read, decode, transform and collate the
-    dataset's samples instead. Images of one size are decoded straight into the batch. Crops of
-    images are made by the native decoder if it makes the same pixels as the job's decoder.
+    With a store, the threads of FastLoader's native core gather rows ahead of the loop: no process
+    is started, and no Python code runs per sample. Without the native core, rows are gathered in
+    the loop. With store=null, Python threads read, decode, transform and collate the samples of the
+    dataset. Images of one size are decoded straight into the batch. The native decoder crops
+    images if it makes the same pixels as the job's decoder.
     """
 
     store: Store | None
-    has_even_shares: ClassVar[bool] = True
-    reads_samples: ClassVar[bool] = True
+    """The store to read; None: the samples of the dataset itself are read."""
     in_memory: bool
+    """True: the whole store is read into memory before the first epoch."""
     num_threads: Threads | None
+    """Number of threads besides the loop's thread; 0: the loop makes all batches; None: FastLoader
+    chooses the number."""
     ahead: PositiveDepth | None
+    """FastLoader's `prefetch_factor`: the number of blocks that each thread makes ahead of the
+    loop. A block of the native core has batches of about 1 MiB together; any other block is one
+    batch. None: FastLoader chooses the number."""
+    has_even_shares: ClassVar[bool] = True
+    """All ranks get the same number of batches, because the plan's order is followed."""
+    reads_samples: ClassVar[bool] = True
+    """With store=null, the samples of the dataset itself are read."""
 
     @property
     def honours(self) -> tuple[str, ...]:
@@ -155,7 +165,9 @@ class PlanSampler:
 
     plan: Plan
     num_samples: int
+    """Number of samples of the whole dataset."""
     epoch: int
+    """Number of the epoch, from 0."""
 
     def __len__(self) -> int:
         return self.plan.order.length(self.num_samples)
@@ -167,10 +179,11 @@ class PlanSampler:
 
 
 def fastloader_epochs(loader: FastLoader, plan: Plan) -> Epochs:
-    """Epochs of the loader in the plan's order.
+    """Change the loader's order to the plan's order, and return the loader's epochs.
 
-    If the loader itself would draw the plan's permutation from the same seed, it is left to draw
-    it, so that it runs as it does outside of the benchmark.
+    The loader keeps this order: `loader.shuffle` is set here, and `loader.sampler` at the start of
+    each epoch. If the loader draws the plan's permutation from the same seed, shuffle is True and
+    the sampler stays None, so that the loader runs as it does outside of the benchmark.
     """
     num_samples = loader.num_samples
     assert num_samples is not None  # a stream has no order

@@ -29,6 +29,7 @@ class FfcvBatches(Protocol):
     """FFCV's Loader, which is iterated once for each epoch."""
 
     next_epoch: int
+    """Number of the epoch that the next iteration delivers."""
 
     def __iter__(self) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
         """The batches of an epoch. The iterator is the thread that puts them into its queue."""
@@ -45,9 +46,11 @@ class FfcvLoader:
     """
 
     store: Store
+    """The store to read."""
     honours: ClassVar[tuple[str, ...]] = ()
     has_even_shares: ClassVar[bool] = True
     batches_ahead: PositiveDepth
+    """Number of batches that FFCV prepares ahead of the loop."""
 
     @contextmanager
     def open(self, prepared: PreparedData, plan: Plan) -> Iterator[Epochs]:

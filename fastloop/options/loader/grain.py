@@ -26,16 +26,22 @@ LIBRARY = Library("grain", "loader=grain", "pip install grain")
 
 @option
 class GrainLoader:
-    """`MapDataset.source(batches).to_iter_dataset(ReadOptions(…))`: item k is batch k of the epoch.
+    """A pipeline of grain, `MapDataset.source(batches).to_iter_dataset(ReadOptions(…))`: item k is
+    batch k of the epoch.
 
     One of grain's threads gathers the batch by numpy or, with store=null, decodes its samples. One
     sample per item, as in grain's examples, would add Python overhead for every sample.
     """
 
     store: Store | None
+    """The store to read; None: the samples of the dataset itself are read."""
     in_memory: bool
+    """True: the whole store is read into memory before the first epoch."""
     num_threads: Threads
+    """Number of threads that make batches, `num_threads` of grain's ReadOptions; 0: the loop makes
+    all batches."""
     prefetch_buffer_size: Depth
+    """Maximum number of batches that grain holds ahead of the loop."""
     has_even_shares: ClassVar[bool] = True
     reads_samples: ClassVar[bool] = True
 

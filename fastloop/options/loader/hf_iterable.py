@@ -25,15 +25,20 @@ LIBRARY = Library("datasets", "loader=hf_iterable", "pip install datasets")
 
 @option
 class HfIterableLoader:
-    """`Dataset.to_iterable_dataset(num_shards).shuffle(seed, buffer_size).iter(…)`, torch format.
+    """DataLoader over an IterableDataset of Hugging Face in torch format:
+    `Dataset.to_iterable_dataset(num_shards).shuffle(seed, buffer_size).iter(…)`.
 
     This is not a full shuffle: the shards are shuffled, and then the samples in the buffer. A
     worker makes whole batches of its own shards, so each worker may end with a short batch.
     """
 
     store: Store
+    """The store to read."""
     num_shards: PositiveInt
+    """Number of parts into which the file is divided; each worker of each rank needs at least one
+    part."""
     buffer_size: PositiveInt
+    """Number of samples among which order=random draws the next sample."""
     honours: ClassVar[tuple[str, ...]] = DATALOADER
     shuffles_itself: ClassVar[bool] = True
 

@@ -16,7 +16,8 @@ from fastloop.data.rows import in_memory_rows
 
 @option
 class IndexLoop:
-    """No DataLoader: a permutation is cut into batches, each gathered by one index_select per leaf.
+    """A loop without a DataLoader: a permutation is cut into batches, and one index_select per leaf
+    gathers a batch.
 
     index_select returns the same as `tensor[indices]` and is faster.
     """

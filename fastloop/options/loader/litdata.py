@@ -28,7 +28,8 @@ LIBRARY = Library("litdata", "loader=litdata", "pip install litdata")
 
 @option
 class LitDataLoader:
-    """`StreamingDataset(folder, shuffle, seed, batch_decode=256)` from a local folder.
+    """DataLoader over LitData's `StreamingDataset(folder, shuffle, seed, batch_decode=256)`, with
+    chunks in a local folder.
 
     This is not a full shuffle: the chunks are shuffled, and then the samples of each chunk in
     blocks of 256, which are also decoded together. LitData's default, batch_decode="auto", decodes

@@ -27,7 +27,8 @@ LIBRARY = Library("streaming", "loader=mosaic_streaming", "pip install mosaicml-
 
 @option
 class MosaicStreamingLoader:
-    """`StreamingDataset(local=folder, batch_size, shuffle, shuffle_seed)` over local shards.
+    """DataLoader over MosaicML Streaming's
+    `StreamingDataset(local=folder, batch_size, shuffle, shuffle_seed)`, with local shards.
 
     Streaming's default shuffle, py1e, shuffles the shards, and then moves each sample within a
     range of 4,000,000 samples. Each worker makes whole batches, so each worker's last batch may be

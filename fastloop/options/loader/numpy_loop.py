@@ -22,7 +22,8 @@ from fastloop.data.store_leaves import array_of
 
 @option
 class NumpyLoop:
-    """No DataLoader: numpy permutes all rows at the start of an epoch; batches are slices of them.
+    """A loop without a DataLoader: numpy permutes all rows at the start of an epoch, and each batch
+    is a slice of the permuted rows.
 
     An epoch needs the memory of the data a second time, until its last batch is freed. A batch is
     never overwritten, so it can be kept.

@@ -31,7 +31,9 @@ class ParquetLoader:
     """
 
     store: Store
+    """The store to read."""
     groups_in_memory: PositiveInt
+    """Maximum number of decoded row groups that each worker keeps."""
     honours: ClassVar[tuple[str, ...]] = DATALOADER
     has_even_shares: ClassVar[bool] = True
 

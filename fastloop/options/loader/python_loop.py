@@ -33,7 +33,8 @@ EXACT = (
 
 @option
 class PythonLoop:
-    """No DataLoader: a Python list per leaf is shuffled every epoch and sliced into batches.
+    """A loop without a DataLoader: a Python list per leaf is shuffled every epoch and sliced into
+    batches.
 
     Each slice is converted to a tensor. The order is the plan's, as for every loader.
     """

@@ -18,16 +18,21 @@ from fastloop.data.spdl_pipeline import INSTALL, SpdlPipeline
 
 @option
 class SpdlLoader:
-    """SPDL pipeline: batch indices -> `num_threads` threads that gather -> `buffer_size` batches.
+    """A pipeline of SPDL: batch indices -> `num_threads` threads that gather -> `buffer_size`
+    batches.
 
     The threads gather a batch by numpy or, with store=null, decode its samples. Items are batches,
     because asyncio adds overhead to every item. SPDL's decoders are not used: they need FFmpeg.
     """
 
     store: Store | None
+    """The store to read; None: the samples of the dataset itself are read."""
     in_memory: bool
+    """True: the whole store is read into memory before the first epoch."""
     num_threads: PositiveThreads
+    """Number of threads of the pipeline."""
     buffer_size: PositiveDepth
+    """Maximum number of batches that the pipeline's sink holds ahead of the loop."""
     has_even_shares: ClassVar[bool] = True
     reads_samples: ClassVar[bool] = True
 

@@ -28,7 +28,7 @@ _get_batch: Callable[[np.ndarray], Tree] | None = None
 
 @option
 class SpdlProcessLoader:
-    """SPDL pipeline with a ProcessPoolExecutor: batch indices -> `num_processes` processes ->
+    """A pipeline of SPDL with a ProcessPoolExecutor: batch indices -> `num_processes` processes ->
     `buffer_size` batches, which come in shared memory.
 
     The processes gather a batch by numpy or, with store=null, decode its samples. SPDL's pools of
@@ -36,8 +36,11 @@ class SpdlProcessLoader:
     """
 
     store: Store | None
+    """The store to read; None: the samples of the dataset itself are read."""
     num_processes: PositiveThreads
+    """Number of processes of the pool."""
     buffer_size: PositiveDepth
+    """Maximum number of batches that the pipeline's sink holds ahead of the loop."""
     has_even_shares: ClassVar[bool] = True
     reads_samples: ClassVar[bool] = True
 

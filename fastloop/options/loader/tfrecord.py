@@ -34,16 +34,16 @@ class TfRecordLoader:
 
     `__getitems__` reads the records of a batch in any order, one read per record, or one in all if
     the records are contiguous.
-
-    check_crc: verify both checksums of each record, as TensorFlow always does and the tfrecord
-    package never does. A record's length is compared with the index in any case; without check_crc
-    changed bytes in a record go unnoticed.
     """
 
     store: Store
+    """The store to read."""
     honours: ClassVar[tuple[str, ...]] = DATALOADER
     has_even_shares: ClassVar[bool] = True
     check_crc: bool
+    """True: both checksums of each record are verified, as TensorFlow always does. False: no
+    checksum is verified, as in the tfrecord package, and changed bytes in a record go unnoticed.
+    The length of a record is compared with the index in both cases."""
 
     def open(self, prepared: PreparedData, plan: Plan) -> AbstractContextManager[Epochs]:
         """The epochs; every worker opens the file itself."""

@@ -21,15 +21,19 @@ LIBRARY = Library("torchdata", "loader=torchdata_nodes", "pip install torchdata"
 
 @option
 class TorchDataNodesLoader:
-    """`IterableWrapper(batches)` -> `ParallelMapper(gather, num_threads)` -> `Prefetcher`.
+    """A graph of torchdata.nodes: `IterableWrapper(batches)` ->
+    `ParallelMapper(gather, num_threads)` -> `Prefetcher`.
 
     A thread gathers a batch by numpy or, with store=null, decodes its samples. Items are whole
     batches, because each item passes through three queues.
     """
 
     store: Store | None
+    """The store to read; None: the samples of the dataset itself are read."""
     num_threads: PositiveThreads
+    """Number of threads of the ParallelMapper."""
     prefetch_factor: PositiveDepth
+    """Maximum number of batches that the Prefetcher holds ahead of the loop."""
     has_even_shares: ClassVar[bool] = True
     reads_samples: ClassVar[bool] = True
 

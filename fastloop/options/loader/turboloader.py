@@ -25,17 +25,24 @@ LIBRARY = Library("turboloader", "loader=turboloader", "pip install turboloader"
 
 @option
 class TurboLoaderLoader:
-    """`turboloader.MapDataLoader(samples, collate_fn=default_collate)`, which takes any dataset.
+    """A loader that delivers batches by turboloader's MapDataLoader, a pool of threads that fetch
+    sample by sample: `MapDataLoader(samples, collate_fn=default_collate)`.
 
-    The samples are passed in the order of the job. turboloader's loader of image files is not used:
-    it resizes all images by its own filter, so its pixels differ from the pixels of other loaders.
+    MapDataLoader takes any dataset. The samples are passed in the order of the job. turboloader's
+    loader of image files is not used: it resizes all images by its own filter, so its pixels differ
+    from the pixels of other loaders.
     """
 
     store: Store | None
+    """The store to read; None: the samples of the dataset itself are read."""
     num_threads: PositiveThreads
+    """Number of threads of the pool; turboloader calls it `num_workers`."""
     prefetch_batches: PositiveDepth
+    """Number of batches that are fetched ahead of the loop."""
     has_even_shares: ClassVar[bool] = True
+    """All ranks get the same number of batches, because the plan's order is followed."""
     reads_samples: ClassVar[bool] = True
+    """With store=null, the samples of the dataset itself are read."""
 
     @property
     def honours(self) -> tuple[str, ...]:

@@ -23,10 +23,10 @@ LIBRARY = Library("turboloader", "loader=turboloader_arrays", "pip install turbo
 
 @option
 class TurboLoaderArrays:
-    """`turboloader.ArrayDataLoader(*arrays, shuffle=True)`, which gathers each batch by numpy.
+    """turboloader's `ArrayDataLoader(*arrays, shuffle=True)`, which gathers each batch by numpy.
 
-    It runs in the loop itself, without threads. It draws its own permutation, and can follow no
-    other random order.
+    ArrayDataLoader runs in the loop itself, without threads. ArrayDataLoader draws its own
+    permutation, and can follow no other random order.
     """
 
     store: Store

@@ -92,7 +92,9 @@ class UserLoader:
     store: ClassVar[None] = None
     is_user_code: ClassVar[bool] = True
     target: Annotated[str, AfterValidator(check_usable)]
+    """Import path `package.module.name` of the function or class."""
     kwargs: dict[str, Any]
+    """Keyword arguments of the target that the user gives."""
 
     @model_validator(mode="after")
     def _arguments_fit(self) -> UserLoader:

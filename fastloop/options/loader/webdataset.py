@@ -36,7 +36,10 @@ class WebDatasetLoader:
     """
 
     store: Store
+    """The store to read."""
     shuffle_buffer: NonNegativeInt
+    """Number of samples among which order=random draws the next sample; 0: only the shards are
+    shuffled."""
     honours: ClassVar[tuple[str, ...]] = DATALOADER
     shuffles_itself: ClassVar[bool] = True
 

@@ -24,6 +24,7 @@ class ToyNet:
     """
 
     hidden: int
+    """Number of outputs of both hidden layers."""
 
     def check(self, num_classes: int | None, sample: Leaves | None) -> None:
         """Raise Unsupported if the samples are not (float32 input, class label) pairs."""

@@ -65,9 +65,13 @@ class Transformer:
     """
 
     vocabulary: PositiveInt
+    """Number of token ids."""
     width: PositiveInt
+    """Width of the embedding, a multiple of `heads`."""
     layers: PositiveInt
+    """Number of transformer blocks."""
     heads: PositiveInt
+    """Number of attention heads of each block."""
 
     @model_validator(mode="after")
     def _heads_share_the_width(self) -> Transformer:

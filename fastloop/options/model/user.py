@@ -30,7 +30,7 @@ class UserModel:
     """
 
     target: Annotated[str, AfterValidator(check_usable)]
-    """Import path of a class, a function, or a module."""
+    """Import path `package.module.name` of a class, a function, or an nn.Module object."""
     kwargs: dict[str, Any]
     """The arguments of the target, `model.<name>=` on the command line."""
 

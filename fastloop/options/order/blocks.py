@@ -23,7 +23,9 @@ class BlockOrder:
 
     complete: ClassVar[bool] = True
     block_size: SampleCount
+    """Number of consecutive samples of a block."""
     groups_together: SampleCount
+    """Number of blocks in a group; the samples of a group are shuffled together."""
 
     def length(self, num_samples: int) -> int:
         """The number of samples."""

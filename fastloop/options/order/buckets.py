@@ -20,8 +20,9 @@ class LengthBucketOrder:
 
     buckets: BucketOrder
     lengths: torch.Tensor
-    """int64 (num_samples,)."""
+    """int64 (num_samples,): the length of each sample's longest leaf."""
     world_size: int = 1
+    """Number of ranks among which the indices are dealt out."""
     complete: ClassVar[bool] = True
 
     def for_world_size(self, world_size: int) -> LengthBucketOrder:
@@ -63,7 +64,9 @@ class BucketOrder:
 
     complete: ClassVar[bool] = True
     batch_size: SampleCount
+    """Number of samples of a batch."""
     bucket_size: SampleCount
+    """Number of samples that are sorted by length together."""
 
     def with_lengths(self, lengths: np.ndarray) -> LengthBucketOrder:
         """The order of samples with these lengths."""

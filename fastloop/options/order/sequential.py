@@ -15,7 +15,7 @@ PIECE = 1 << 20
 
 @option
 class SequentialOrder:
-    """0, 1, 2, … in every epoch."""
+    """The order in which the samples are stored: 0, 1, 2, … in every epoch."""
 
     complete: ClassVar[bool] = True
 

@@ -24,7 +24,10 @@ class SubsetOrder:
 
     complete: ClassVar[bool] = False
     fraction: Annotated[float, Field(gt=0, le=1)] | None
+    """Size of the subset as a share of the samples, greater than 0 and at most 1; None: `indices`
+    is set."""
     indices: Annotated[FilePath, Strict(False)] | None
+    """Path of a .npy file with the indices of the subset; None: `fraction` is set."""
 
     @model_validator(mode="after")
     def _exactly_one_is_set(self) -> SubsetOrder:

@@ -30,7 +30,9 @@ class WeightedOrder:
 
     complete: ClassVar[bool] = False
     weights: Annotated[FilePath, Strict(False)] | None
+    """Path of a .npy file with a weight for each sample; None: equal weights."""
     num_samples: SampleCount | None
+    """Number of samples drawn per epoch; None: the size of the dataset."""
 
     def files(self) -> list[Path]:
         """The file of weights, if there is one."""

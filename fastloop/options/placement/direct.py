@@ -16,6 +16,8 @@ class DirectPlacement:
     """`.to(device)` of each top-level field of the batch; fields without tensors stay unchanged."""
 
     non_blocking: bool
+    """The argument `non_blocking` of `.to`. True: a copy from page-locked memory may still run when
+    `.to` returns."""
 
     def to(self, device: torch.device) -> Callable[[Tree], Tree]:
         """A function that moves a tensor, or a list, tuple, named tuple or dict of tensors.

@@ -15,7 +15,7 @@ LIBRARY = Library("tree", "placement=dm_tree", "pip install 'fastloop[dm_tree]'"
 
 @option
 class DmTreePlacement:
-    """dm-tree: tree.flatten, `.to` on each leaf, tree.unflatten_as.
+    """`.to` on each leaf of a tree, by dm-tree: tree.flatten, `.to`, tree.unflatten_as.
 
     These are the steps of dm-tree's map_structure. They are called one by one, so that errors of
     dm-tree can be told from errors of the device. dm-tree sorts the keys of dicts, and can't
@@ -25,6 +25,8 @@ class DmTreePlacement:
     """
 
     non_blocking: bool
+    """The argument `non_blocking` of `.to`. True: a copy from page-locked memory may still run when
+    `.to` returns."""
 
     def check_installed(self) -> None:
         """Raise Unsupported if dm-tree is not installed."""

@@ -22,7 +22,7 @@ PLATFORMS = {"cpu": "cpu", "cuda": "cuda"}
 
 @option
 class JaxPlacement:
-    """A jax.device_put of all tensors of a batch, converted to jax and back by DLPack.
+    """A single jax.device_put of all tensors of a batch, converted to jax and back by DLPack.
 
     The conversion itself does not copy. On CUDA each array is cloned on the device. Without the
     clone, jax would reuse the memory as soon as torch frees it, although torch's stream may still
@@ -34,6 +34,7 @@ class JaxPlacement:
 
     runs_threads: ClassVar[bool] = True
     non_blocking: bool
+    """True: the placement does not wait for the copies."""
 
     def check_installed(self) -> None:
         """Raise Unsupported if jax is not installed."""

@@ -20,6 +20,7 @@ class MapLocationPlacement:
     """
 
     non_blocking: bool
+    """False: torch.load waits for the copies. True is unsupported."""
 
     def to(self, device: torch.device) -> Callable[[Tree], Tree]:
         """A function from a tree to a tree of the same types, with its tensors on the device.

@@ -14,13 +14,15 @@ from fastloop.core.types import Tree, option
 
 @option
 class OptreePlacement:
-    """optree.tree_map with `.to` on each leaf.
+    """`.to` on each leaf of a tree, by optree.tree_map.
 
     A tensordict is a leaf and moves as a whole. Other containers unknown to optree (dataclasses,
     subclasses of dict) are opened and rebuilt.
     """
 
     non_blocking: bool
+    """The argument `non_blocking` of `.to`. True: a copy from page-locked memory may still run when
+    `.to` returns."""
 
     def to(self, device: torch.device) -> Callable[[Tree], Tree]:
         """A function from a tree to a tree of the same types, with its tensors on the device.

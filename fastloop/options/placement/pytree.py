@@ -15,7 +15,7 @@ from fastloop.core.types import Tree, option
 
 @option
 class PytreePlacement:
-    """torch.utils._pytree.tree_map with `.to` on each leaf; torch's pytree has no public name.
+    """`.to` on each leaf of a tree, by torch.utils._pytree.tree_map, which has no public name.
 
     A tensordict moves as a whole: torch would rebuild it without its device. A torch.Size is a
     leaf: torch would make a tuple of it. Containers unknown to torch (dataclasses, subclasses of
@@ -23,6 +23,8 @@ class PytreePlacement:
     """
 
     non_blocking: bool
+    """The argument `non_blocking` of `.to`. True: a copy from page-locked memory may still run when
+    `.to` returns."""
 
     def to(self, device: torch.device) -> Callable[[Tree], Tree]:
         """A function from a tree to a tree of the same types, with its tensors on the device.

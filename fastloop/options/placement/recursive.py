@@ -13,12 +13,14 @@ from fastloop.core.types import Tree, option
 
 @option
 class RecursivePlacement:
-    """Recursion over dicts, lists, tuples and dataclasses with `.to` on every tensor.
+    """`.to` on every tensor of a tree, by recursion over dicts, lists, tuples and dataclasses.
 
     A tensordict moves as a whole; leaves that are not tensors stay unchanged.
     """
 
     non_blocking: bool
+    """The argument `non_blocking` of `.to`. True: a copy from page-locked memory may still run when
+    `.to` returns."""
 
     def to(self, device: torch.device) -> Callable[[Tree], Tree]:
         """A function from a tree to a tree of the same types, with its tensors on the device.

@@ -21,6 +21,8 @@ class TensorDictPlacement:
     """
 
     non_blocking: bool
+    """The argument `non_blocking` of `.to`. True: a copy from page-locked memory may still run when
+    `.to` returns."""
 
     def to(self, device: torch.device) -> Callable[[Tree], Tree]:
         """A function from a tree to a tree of the same types, with its tensors on the device.

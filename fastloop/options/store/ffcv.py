@@ -37,6 +37,7 @@ class FfcvStore:
 
     format_version: ClassVar[int] = 1
     root: str
+    """Path of the folder that contains all stores."""
 
     def check_installed(self) -> None:
         """Raise Unsupported without FFCV."""

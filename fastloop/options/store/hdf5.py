@@ -36,8 +36,11 @@ class Hdf5Store:
 
     format_version: ClassVar[int] = 1
     root: str
+    """Path of the folder that contains all stores."""
     chunk_rows: PositiveInt
+    """Number of rows in a chunk."""
     compression: Literal["gzip", "lzf"] | None
+    """Compression of the chunks; None: no compression."""
 
     def check_installed(self) -> None:
         """Raise Unsupported without h5py."""

@@ -32,16 +32,16 @@ class LitDataChunks:
 
 @option
 class LitDataStore:
-    """Chunks, as `litdata.optimize` writes them in its workers. A sample is a list of tensors, its
-    leaves.
+    """Chunks, as `litdata.optimize` writes them in its workers.
 
-    num_shards: number of chunks. A worker reads whole chunks, so each worker needs at least one. A
-    shuffle begins with the order of the chunks.
+    A sample is a list of tensors, its leaves. A shuffle begins with the order of the chunks.
     """
 
     format_version: ClassVar[int] = 1
     root: str
+    """Path of the folder that contains all stores."""
     num_shards: PositiveInt
+    """Number of chunks. A worker reads whole chunks, so each worker needs at least one chunk."""
 
     def check_installed(self) -> None:
         """Raise Unsupported without LitData."""

@@ -52,15 +52,14 @@ class MosaicShards:
 
 @option
 class MosaicStreamingStore:
-    """Shards by `streaming.MDSWriter`; a leaf is a column of arrays of one shape, or of numbers.
-
-    shard_mib: the writer's size_limit. Workers divide samples, not shards, so the size does not
-    limit the number of workers.
-    """
+    """Shards by `streaming.MDSWriter`; a leaf is a column of arrays of one shape, or of numbers."""
 
     format_version: ClassVar[int] = 1
     root: str
+    """Path of the folder that contains all stores."""
     shard_mib: PositiveFloat
+    """Maximum size of a shard in MiB, the writer's `size_limit`. Workers divide samples, not
+    shards, so the size does not limit the number of workers."""
 
     def check_installed(self) -> None:
         """Raise Unsupported without MosaicML Streaming."""

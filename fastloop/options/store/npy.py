@@ -16,6 +16,7 @@ class NpyStore:
 
     format_version: ClassVar[int] = 1
     root: str
+    """Path of the folder that contains all stores."""
 
     def write(self, folder: Path, chunks: Iterable[Tree], num_samples: int) -> None:
         """Append chunk after chunk; raises Unsupported for dtypes that numpy does not have."""

@@ -53,8 +53,11 @@ class ParquetStore:
 
     format_version: ClassVar[int] = 1
     root: str
+    """Path of the folder that contains all stores."""
     row_group_rows: PositiveInt
+    """Number of rows in a row group."""
     compression: Literal["none", "snappy", "zstd"]
+    """Compression of the columns; "none": no compression."""
 
     def check_installed(self) -> None:
         """Raise Unsupported without pyarrow."""

@@ -32,6 +32,7 @@ class TensorDictStore:
 
     format_version: ClassVar[int] = 1
     root: str
+    """Path of the folder that contains all stores."""
 
     def write(self, folder: Path, chunks: Iterable[Tree], num_samples: int) -> None:
         """Let tensordict create the files, then fill them by plain writes.

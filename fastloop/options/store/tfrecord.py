@@ -47,6 +47,7 @@ class TfRecordStore:
 
     format_version: ClassVar[int] = 1
     root: str
+    """Path of the folder that contains all stores."""
 
     def check_installed(self) -> None:
         """Raise Unsupported without crc32c."""

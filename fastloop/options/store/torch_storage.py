@@ -25,6 +25,7 @@ class TorchStorageStore:
 
     format_version: ClassVar[int] = 1
     root: str
+    """Path of the folder that contains all stores."""
 
     def write(self, folder: Path, chunks: Iterable[Tree], num_samples: int) -> None:
         """Append chunk after chunk by plain writes.

@@ -37,15 +37,18 @@ class TarShards:
 
 @option
 class WebDatasetStore:
-    """Shards as webdataset's ShardWriter writes them: a file `<sample>.<leaf>.npy` for each leaf.
+    """Shards as webdataset's ShardWriter writes them: tar files, with a file `<sample>.<leaf>.npy`
+    for each leaf.
 
-    num_shards: number of tar files. Workers read whole shards, so each worker of each rank needs at
-    least one. A shuffle begins with the order of the shards.
+    A shuffle begins with the order of the shards.
     """
 
     format_version: ClassVar[int] = 1
     root: str
+    """Path of the folder that contains all stores."""
     num_shards: PositiveInt
+    """Number of tar files. A worker reads whole shards, so each worker of each rank needs at least
+    one shard."""
 
     def check_installed(self) -> None:
         """Raise Unsupported without webdataset."""

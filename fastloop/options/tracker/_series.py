@@ -15,7 +15,9 @@ class Point:
     """A value of a series, as MLflow stores it."""
 
     name: str
+    """Name of the series, which is a metric of MLflow."""
     value: float
+    """The value, in seconds."""
     time_ms: int
     """Milliseconds since 1970."""
     step: int

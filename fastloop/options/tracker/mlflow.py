@@ -70,6 +70,7 @@ class MlflowTracker:
     imports: ClassVar[tuple[str, ...]] = ("mlflow.entities", "mlflow.tracking")
     """Modules that every job with this tracker needs."""
     experiment: str
+    """Name of the MLflow experiment."""
 
     @cached_property
     def _client(self) -> MlflowClient:

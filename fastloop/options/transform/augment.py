@@ -21,9 +21,15 @@ class Augment:
     """
 
     where: Literal["worker", "device"]
+    """worker: each sample is transformed, in the process that decodes the sample; device: each
+    batch is transformed, on the device."""
     padding: NonNegativeInt
+    """Number of black pixels that are added at each edge of the image before the crop."""
     flip: Annotated[float, Field(ge=0, le=1)]
+    """Probability of a horizontal flip, from 0 to 1."""
     colour: NonNegativeFloat
+    """Strength of the random change in brightness and contrast, as in torchvision's ColorJitter; 0:
+    no change."""
 
     def transform_sample(self, sample: Tree) -> Tree:
         """(float32 (channels, height, width), label)."""

@@ -17,9 +17,13 @@ class CenterCropTransform(CropTransform):
     """
 
     size: CropSize
+    """(height, width) of a sample in pixels."""
     resize: PositiveInt
+    """Length in pixels to which the shorter side of an image is resized before the crop."""
     mean: Means
+    """Mean of each channel, for pixels from 0 to 1."""
     std: Deviations
+    """Standard deviation of each channel, for pixels from 0 to 1."""
 
     @property
     def cropping(self) -> Cropping:

@@ -16,8 +16,12 @@ class Normalize:
     """(image - mean) / std of (image, label) samples or batches."""
 
     where: Literal["worker", "device"]
+    """worker: each sample is transformed, in the process that decodes the sample; device: each
+    batch is transformed, on the device."""
     mean: Annotated[tuple[float, ...], Strict(False)]
+    """Mean of each channel, or one mean for all channels."""
     std: Annotated[tuple[PositiveFloat, ...], Strict(False)]
+    """Standard deviation of each channel, or one standard deviation for all channels."""
 
     def transform_sample(self, sample: Tree) -> Tree:
         """(float32 (channels, height, width), label)."""

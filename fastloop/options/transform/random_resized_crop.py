@@ -23,11 +23,17 @@ class RandomResizedCropTransform(CropTransform):
     """
 
     size: CropSize
+    """(height, width) of a sample in pixels."""
     scale: Interval
+    """Least and greatest area of the crop as a share of the image's area."""
     ratio: Interval
+    """Least and greatest ratio of the crop's width to its height."""
     flip: Annotated[float, Field(ge=0, le=1)]
+    """Probability of a horizontal flip, from 0 to 1."""
     mean: Means
+    """Mean of each channel, for pixels from 0 to 1."""
     std: Deviations
+    """Standard deviation of each channel, for pixels from 0 to 1."""
 
     @property
     def cropping(self) -> Cropping:

@@ -20,8 +20,12 @@ class UserTransform:
     """
 
     where: Literal["worker", "device"]
+    """worker: the function gets each sample, in the process that decodes the sample; device: the
+    function gets each batch, on the device."""
     target: Annotated[str, AfterValidator(check_callable)]
+    """Import path `package.module.name` of the function, or of a class with callable instances."""
     kwargs: dict[str, Any]
+    """Keyword arguments of the target."""
 
     @model_validator(mode="after")
     def _arguments_fit(self) -> UserTransform:

@@ -1,7 +1,8 @@
-"""Estimate the time that a race needs, for tuning within a short budget.
+"""Estimate the time that a race takes, to tune within a short budget.
 
 The estimates decide whether a budget is refused, to which length epochs are cut, and which larger
-budget is proposed. The shortest race that confirms a gain is one of two configurations.
+budget is proposed. They are about the shortest race that confirms a gain, in which the present
+configuration and one other run.
 """
 
 from __future__ import annotations
@@ -79,10 +80,10 @@ def trial_of_epoch_s(
 
 
 def longest_epoch_s(left_s: float, start_s: float = TRIAL_S) -> float:
-    """Approximate seconds of the longest epoch with which a race of two takes at most SHARE_OF_TWO.
+    """Approximate seconds of an epoch with which a race of two takes SHARE_OF_TWO of `left_s`.
 
-    left_s: seconds of which it is the share. start_s: seconds that the process of a trial takes to
-    start. Negative if there is no such epoch; epochs are then cut to the fewest batches.
+    left_s: seconds that are left for the race. start_s: seconds that the process of a trial
+    takes to start. Negative if there is no such epoch; epochs are then cut to the fewest batches.
     """
     trial_s = (SHARE_OF_TWO * left_s - ENDING_S) / TRIALS_OF_CONFIRMED_RACE
     return (trial_s - start_s) / TRIAL_EPOCHS

@@ -1,4 +1,8 @@
-"""Record an epoch of a job, with the work of every process: the instrumented pass of `explain`."""
+"""Record an epoch of a job for the timeline of `explain`: `record_epoch` returns the events.
+
+An event is a piece of work, with its start and stop: of the loop, of a worker, of a thread of the
+loader, or of the device.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +24,7 @@ from fastloop.core.spans import (
     synchronize,
     unix_offset_ns,
 )
-from fastloop.explain.rung_passes import benchmark_of
+from fastloop.explain.rungs import benchmark_of
 from fastloop.observe.event_log import Event, EventLog, open_log
 from fastloop.observe.job_probe import watch_calls, watch_epoch
 from fastloop.observe.lane_key import LOOP_LANE, LaneKey, LaneKind
@@ -54,9 +58,9 @@ class Recording:
 
 
 def record_epoch(job: Job, prepared: PreparedData) -> Recording:
-    """The recording of a new loader's first epoch, with the start of its workers.
+    """Record the first epoch of a new loader of the job, with the start of the loader's workers.
 
-    The model has made one step before this epoch.
+    The model makes one step before this epoch.
     """
     context = start_job(job, prepared, 0)
     # The setup needs a batch, and the first step is slower, as it allocates or compiles. Both are
@@ -72,6 +76,7 @@ def record_epoch(job: Job, prepared: PreparedData) -> Recording:
 
 
 def _record(context: JobContext, session: Session, log: EventLog) -> Recording:
+    """Record an epoch of a new loader. log: receives the events of all processes of the epoch."""
     marks = StepMarks(context.device)
     asked_marks = []
     deliver = _mark_before(context.step_delivery(), context.device, asked_marks)
