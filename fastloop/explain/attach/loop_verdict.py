@@ -27,8 +27,9 @@ from fastloop.explain.verdict import PHRASES as JOB_PHRASES
 LEAST_CONTENTION = 0.02
 """Share of the time below which the first sentence does not mention contention."""
 MOST_SLOWED = 4.0
-"""Other programs are assumed to slow down steps, or loading, by at most this factor. Chosen by
-hand: on a machine that others use completely, the quotient would be infinite."""
+"""Upper bound of the factor by which other programs are assumed to slow down the loop: the number of
+cores, divided by the number of cores that the other programs leave free. Without a bound it would
+be infinite on a machine that they use completely. Chosen by hand."""
 PHRASES = JOB_PHRASES | {Part.DECODE: "the dataset: reading and decoding samples"}
 """Phrases for the parts, as in a job's verdict. Only here, reading and decoding are one part: a
 script's dataset is not taken apart, unlike a job's."""
