@@ -173,7 +173,8 @@ def _tell_unsure(tried: TriedLoop, known: Sequence[TriedChange]) -> str:
 def _show_minutes(tried: TriedLoop, enough: float) -> str:
     """The `--minutes=` to advise.
 
-    enough: minutes that suffice, estimated from the longest run of the changes that would run again.
+    enough: minutes that suffice, estimated from the longest run of the changes that would run
+    again.
     """
     return f"--minutes={minutes_to_ask_for(tried.minutes, enough):.1f}"
 
