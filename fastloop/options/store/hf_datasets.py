@@ -47,7 +47,7 @@ class ArrowRows:
 
 @option
 class HfDatasetsStore:
-    """One Arrow file, as `Dataset.save_to_disk` would write it, with a column for each leaf.
+    """A single Arrow file, as `Dataset.save_to_disk` would write it, with a column for each leaf.
 
     Leaf k is the column `k`. A row of a column is a value, a list of fixed length, or an array from
     `Array2D` to `Array5D`.
