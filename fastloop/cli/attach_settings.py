@@ -11,10 +11,11 @@ from fastloop.core.similar_names import closest_name, suggest
 TRY, YES, COPY, MINUTES = "--try", "--yes", "--copy", "--minutes="
 BATCHES, SECONDS, HANG, PID = "--batches=", "--seconds=", "--hang=", "--pid="
 SWITCHES, NUMBERS = (TRY, YES, COPY), (MINUTES, BATCHES, SECONDS, HANG, PID)
+"""The flags without a value, and those with a number."""
 LEAST_MINUTES = 0.5
-"""Minimum of --minutes. One change needs seven runs of the script, which take about this time if
-each run imports torch in a second and works on the loop for 3 s. With less time no change could be
-tried, and the observed run before would be wasted."""
+"""Minimum of --minutes. Trying one change takes seven runs of the script, and these take about half
+a minute if each imports torch in a second and works on the loop for 3 s. With less time, no change
+could be tried, and the observed run before would be wasted."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,7 +23,7 @@ class TrySettings:
     """Settings of the runs in which changes of a script's DataLoader are tried."""
 
     minutes: float = 3.0
-    """Maximum time of all runs of the script together."""
+    """Maximum time in minutes of all runs of the script together."""
     is_agreed: bool = False
     """True if the script runs again without asking the user."""
     in_copy: bool = False
@@ -36,12 +37,12 @@ class AttachSettings:
     batches: int | None = None
     """Number of batches of the main loop after which the script is ended; None: no limit."""
     seconds: float | None = None
-    """Time after which the script is ended, or for which a process is sampled; None: no limit, or
-    the default time."""
+    """Seconds after which the script is ended, or for which a process is sampled. None: the script
+    has no limit, and a process is sampled for the default time."""
     hang_s: float = 30.0
-    """Time without any progress after which a loop is reported to hang."""
+    """Seconds without any progress after which a loop is reported to hang."""
     pid: int | None = None
-    """A running process to sample instead of running a script; None: a script is run."""
+    """The id of a running process to sample; None: a script is run instead."""
     tries: TrySettings | None = None
     """The settings for trying changes; None: no change is tried."""
     script: tuple[str, ...] = ()
@@ -61,8 +62,11 @@ class AttachWords:
 
 
 def read_settings(arguments: list[str]) -> AttachSettings:
-    """Parse the settings of a command line. Raises ValueError, with one line, for a flag that does
-    not exist, a wrong number, and flags that exclude each other."""
+    """Parse the settings of a command line.
+
+    Raises ValueError, with a message of one line, for a flag that does not exist, for a wrong
+    number, and for flags that exclude each other.
+    """
     return _check_words(_read_words(arguments))
 
 
@@ -70,7 +74,7 @@ def _read_words(arguments: list[str]) -> AttachWords:
     """Parse the words; raises ValueError for a flag that does not exist, or a wrong number."""
     switches: set[str] = set()
     numbers: dict[str, float] = {}
-    # The number of a process may also be a word of its own.
+    # As the first flag, `--pid 123` means the same as `--pid=123`.
     if arguments[:1] == [PID[:-1]]:
         arguments = [f"{PID}{''.join(arguments[1:2])}", *arguments[2:]]
     while arguments and arguments[0].startswith("--") and arguments[0] != "--":
@@ -99,21 +103,25 @@ def _suggest_flag(word: str, following: Sequence[str]) -> str:
         return ""
     if flag not in NUMBERS:
         return f"{suggest(flag)} "
-    # `--minutes 2`, as other programs take it.
+    # The user may have written `--minutes 2`, as other programs accept it.
     if not number and following and following[0].replace(".", "", 1).isdecimal():
         number = following[0]
     return f"{suggest(flag + (number or '<number>'))} "
 
 
 def _closest_flag(name: str, flags: Iterable[str]) -> str:
-    """The flag that begins with the name, or with which the name begins; else the most similar."""
+    """The flag that begins with the name, or with which the name begins; else the most similar.
+
+    Empty if no flag is similar. --yes is never returned.
+    """
     others = [each for each in flags if each != YES]
     if len(name) > len("--"):
         for flag in others:
             if flag.startswith(name) or name.startswith(flag):
                 return flag
     closest = closest_name(name, flags)
-    # With --yes the script runs again without a question. A guess must not lead users to that.
+    # With --yes the script runs again without a question, so this flag must not be suggested by a
+    # guess. If there is another flag with the first letter of the name, it is suggested instead.
     if closest == YES:
         same = len("--t")
         return closest_name(name, [each for each in others if each[:same] == name[:same]])

@@ -23,7 +23,7 @@ from fastloop.core.types import MachineBusy, UsageError
 from fastloop.reporting.check_verdict import CheckStatus
 
 if TYPE_CHECKING:
-    from fastloop.reporting.version_text import VersionOutcome
+    from fastloop.reporting.version_outcome import VersionOutcome
     from fastloop.sweep.version_source import VersionSource
 
 DEFAULTS = {"against": "", "package": "", "seconds": "540", "fail_above": "", "markdown": ""}
@@ -87,7 +87,7 @@ def _measure(
     interrupted, its results are removed.
     """
     from fastloop.reporting.header import load_lines
-    from fastloop.reporting.version_text import VersionOutcome
+    from fastloop.reporting.version_outcome import VersionOutcome
     from fastloop.sweep.compare_versions import compare_versions
     from fastloop.sweep.version_process import BASE, NEW
     from fastloop.sweep.version_source import open_versions

@@ -36,7 +36,9 @@ from fastloop.core.outputs_folder import outputs_folder, sweep_folders
 from fastloop.core.types import MachineBusy, UsageError
 
 DEFAULTS = {"older_than": "", "yes": "false"}
+"""Name of a setting of the command -> its default."""
 ENVIRONMENTS = "environments"
+"""The word for environments on the command line, and the name of their folder."""
 HOUR_S = 3600
 UNITS = {"h": HOUR_S, "d": 24 * HOUR_S, "w": 7 * 24 * HOUR_S}
 """Unit of an age on the command line -> seconds."""
@@ -47,8 +49,8 @@ MADE_DATA = re.compile(
 """Names in data/ of generated or downloaded data, and of their locks. The default folders of the
 datasets image_folder and csv_images are in data/, too, but their files are the user's own."""
 MADE_TIME = re.compile(r"\d\d-\d\d-\d\d-\d{6}")
-"""Name of a sweep's folder: the time with microseconds. Other programs with Hydra write to outputs/
-too, but their names have no microseconds."""
+"""Name of a sweep's folder: the time with microseconds. Other programs that use Hydra may also
+write to outputs/, but the names of their folders have no microseconds."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,8 +65,10 @@ class Item:
 
 
 def main() -> None:
-    """Print the content of the outputs folder, and remove the named kinds; exits with 1 on
-    failure."""
+    """Print the content of the outputs folder, and remove the named kinds.
+
+    Exits with 1 on failure.
+    """
     arguments = sys.argv[1:]
     if {"-h", "--help"} & set(arguments):
         print(__doc__, end="")
@@ -88,7 +92,10 @@ def _check_kinds(kinds: Sequence[str]) -> list[str]:
 
 
 def _parse_age(text: str) -> float:
-    """Parse an age such as 30d; returns seconds, 0 for empty text. Raises UsageError."""
+    """Parse an age such as 30d; returns seconds, 0 for empty text.
+
+    Raises UsageError for text that is not an age.
+    """
     match = re.fullmatch(r"(\d+(?:\.\d+)?)([hdw])", text)
     if text and not match:
         raise UsageError(f"older_than={text}: allowed: a time such as 12h, 30d or 8w")
@@ -136,10 +143,10 @@ def _remove(items: Sequence[Item]) -> None:
 
 @contextmanager
 def _keep_environments(items: Sequence[Item]) -> Iterator[None]:
-    """Keep other commands from creating an environment inside the context, if one of the items is
-    an environment.
+    """Keep other commands from creating environments inside the context, if an item is one.
 
-    Raises UsageError if another command creates one now: its unfinished folder is one of the items.
+    Raises UsageError if another command creates an environment now, because the unfinished folder
+    is one of the items.
     """
     folder = outputs_folder() / ENVIRONMENTS
     if not any(item.path.parent == folder for item in items):
@@ -169,7 +176,7 @@ def _line(kind: str, items: Sequence[Item]) -> str:
 
 
 def describe_age(seconds: float) -> str:
-    """The age in its largest whole unit."""
+    """The age as text, in hours or, from one day on, in days."""
     if seconds < HOUR_S:
         return "less than 1 h"
     return f"{seconds / UNITS['d']:.0f} d" if seconds >= UNITS["d"] else f"{seconds / HOUR_S:.0f} h"
@@ -189,7 +196,11 @@ def _items(kind: str) -> list[Item]:
 
 
 def describe_item(path: Path, now_s: float) -> Item:
-    """Size and age of a file or folder. For a link, they are the link's own, not its target's."""
+    """Describe a file or folder by its size and its age.
+
+    For a link, these are the size and the age of the link itself. now_s: the present time in
+    seconds since 1970.
+    """
     # os.walk continues if a folder is removed meanwhile; rglob would raise an error.
     below = [] if path.is_symlink() else os.walk(path)
     files = [Path(top, name) for top, folders, names in below for name in (*folders, *names)]
@@ -220,10 +231,12 @@ def _children(name: str) -> Callable[[Path], list[Path]]:
 
 
 def _data(outputs: Path) -> list[Path]:
+    """The downloaded and generated data."""
     return [path for path in _children("data")(outputs) if MADE_DATA.fullmatch(path.name)]
 
 
 def _results(_: Path) -> list[Path]:
+    """The folders of fastloop's sweeps, without links."""
     return [folder for folder in sweep_folders() if not folder.is_symlink() and _is_own(folder)]
 
 
@@ -233,10 +246,12 @@ def _is_own(folder: Path) -> bool:
 
 
 def _reports(outputs: Path) -> list[Path]:
+    """The folders of reports in the folders of sweeps."""
     return [folder / "report" for folder in _results(outputs) if (folder / "report").is_dir()]
 
 
 def _mlflow(outputs: Path) -> list[Path]:
+    """MLflow's database and the folder of its artifacts."""
     return [path for path in (outputs / "mlflow.db", outputs / "mlartifacts") if path.exists()]
 
 

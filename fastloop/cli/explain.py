@@ -67,7 +67,7 @@ SEVERAL = "explain takes one job; fastloop run -m {} explain=true explains each 
 
 
 def main() -> None:
-    """Print the explanation of the job; exits with 1 and one line on failure."""
+    """Print the explanation of the job; on failure, print one line and exit with 1."""
     if {"-h", "--help"} & set(sys.argv[1:]):
         print(__doc__, end="")
         return
@@ -119,7 +119,7 @@ def _explain(requests: Sequence[JobRequest]) -> None:
 
 
 def _check_asked(request: JobRequest) -> None:
-    """Raise UsageError for a change of what_if= that is invalid, or not supported here."""
+    """Raise UsageError for a change in `what_if=` that is invalid, or makes an unsupported job."""
     from fastloop.explain.proposed_changes import read_changes
     from fastloop.trial.support import check_support
 
@@ -136,10 +136,12 @@ def _check_asked(request: JobRequest) -> None:
 
 
 def _write_best(best: WhatIf, folder: Path) -> bool:
-    """Write the best change's overrides to experiment/best.yaml. Returns False if that is not
-    possible."""
-    # -cd would name the file's folder. Hydra accepts only one -cd, so the file would be useless if
-    # the job needs another one.
+    """Write the overrides of the best change to experiment/best.yaml in the folder.
+
+    Returns False if a file can't hold the overrides, or could not be used.
+    """
+    # `-cd <folder>` makes the file an experiment. Hydra accepts only one -cd, so the file would be
+    # useless if the job needs a -cd of its own.
     if read_command_line(sys.argv[1:]).config_dir:
         return False
     # The first three words are `python -m fastloop.run`.
@@ -152,8 +154,11 @@ def _write_best(best: WhatIf, folder: Path) -> bool:
 
 
 def _failure_line(failure: Failure, folder: Path) -> str:
-    """The reason of the failure. If the time limit has ended a pass, the stacks are written to a
-    file in the folder, and the path of the file is added."""
+    """The reason of the failure, in one line.
+
+    If the time limit has ended a pass, the stacks are written to a file in the folder, and the line
+    names this file.
+    """
     reason = plain_reason(failure.reason)
     if failure.kind is not FailureKind.TIMEOUT or not failure.details:
         return reason

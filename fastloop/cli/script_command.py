@@ -18,6 +18,7 @@ from pathlib import Path
 from fastloop.core.text import shorten_words
 
 PYTHON = re.compile(r"python[\d.]*")
+"""Names of the command that starts Python, such as python3.12."""
 TORCHRUN = {"torchrun", "torch.distributed.run"}
 """torchrun, as a command and as a module."""
 SWITCHES = {
@@ -27,7 +28,9 @@ SWITCHES = {
 """torchrun's options without a value. Every other option has a value, in the same word or in the
 next word."""
 MODULE = {"-m", "--module"}
+"""torchrun's options with which the next word is a module instead of a script."""
 PROCESSES, NODES = "--nproc-per-node", "--nnodes"
+"""torchrun's options for the number of processes on each node, and for the number of nodes."""
 VARIABLE_OF_OPTION = {PROCESSES: "PET_NPROC_PER_NODE", NODES: "PET_NNODES"}
 """Option of torchrun -> the environment variable that torchrun reads if the option is missing."""
 
@@ -43,6 +46,7 @@ def without_python(arguments: list[str]) -> list[str]:
 
 
 def _is_this_python(path: str) -> bool:
+    """True for a path of the interpreter that runs fastloop."""
     return Path(path).is_file() and Path(path).resolve() == Path(sys.executable).resolve()
 
 
@@ -60,8 +64,10 @@ def find_command(arguments: list[str]) -> list[str]:
 
 
 def explain_no_script(command: str, arguments: Sequence[str]) -> str:
-    """A message that says why the arguments do not begin with a script or -m <module>; empty if
-    they do. command: the fastloop command, for the message."""
+    """A message if the arguments do not begin with a script or -m <module>; empty if they do.
+
+    command: the fastloop command, for the message.
+    """
     usual = "allowed: [-m] <script> [its arguments]"
     if not arguments:
         return f"{command}: {usual}"
@@ -79,15 +85,18 @@ def explain_no_script(command: str, arguments: Sequence[str]) -> str:
 
 
 def explain_not_python(command: str, name: str) -> str:
-    """A message that says why the file of that name is not a Python script. Empty if it is one, or
-    a folder with a `__main__.py`."""
+    """A message that says why a file is not a Python script; empty if it is one.
+
+    command: the fastloop command, for the message. name: path of the file, or of a folder that has
+    to contain a `__main__.py`.
+    """
     path = Path(name) / "__main__.py" if Path(name).is_dir() else Path(name)
     shown = _show(name)
     allowed = "allowed: a Python script, or -m <module>"
     try:
         with io.open_code(str(path.absolute())) as file:
             source = file.read()
-        # The script's own run shows its warnings.
+        # Warnings are ignored here, because the run of the script shows them.
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             compile(source, name, "exec", dont_inherit=True)
@@ -103,6 +112,7 @@ def explain_not_python(command: str, name: str) -> str:
 
 
 def _show(name: str) -> str:
+    """The name for a message: in quotes if it can't be printed as it is, and shortened."""
     return shorten_words(name if name.isprintable() else repr(name))
 
 
@@ -141,7 +151,8 @@ def read_torchrun(words: Sequence[str]) -> TorchrunWords | None:
         runs_module = runs_module or option in MODULE
         if option in SWITCHES:
             continue
-        # The value may be attached to an option of one letter, as in -t3.
+        # The next word is the value, unless the value is in this word: after `=`, or after an
+        # option of one letter, as in -t3.
         if not equals and (option.startswith("--") or len(option) == 2):
             value = rest.pop(0) if rest else ""
         given[option] = value

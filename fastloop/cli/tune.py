@@ -129,7 +129,8 @@ def _tune_script(words: list[str], arguments: list[str]) -> None:
     words: the arguments before --script. arguments: the script with its arguments.
     """
     from fastloop.tune.budget import parse_budget
-    from fastloop.tune.script_tuning import check_budget, refuse_ranks
+    from fastloop.tune.script_budget import check_budget
+    from fastloop.tune.script_tuning import refuse_ranks
 
     try:
         given, left = split_arguments(words)
@@ -184,27 +185,27 @@ def _tune_loop_of_script(budget_s: float, arguments: list[str]) -> None:
     from fastloop.core.machine_counters import process_begun_ns
     from fastloop.explain.attach.launch import make_record_folder
     from fastloop.sweep.progress import share_reports
-    from fastloop.tune import script_tuning
+    from fastloop.tune import script_budget, script_tuning
     from fastloop.tune.budget import Spending, TuneBudget
 
     begun_ns = process_begun_ns()
     spending = Spending(budget=TuneBudget(seconds=budget_s), begun_ns=begun_ns)
     records = make_record_folder()
     try:
-        limit_s = script_tuning.FIRST_SHARE * budget_s
+        limit_s = script_budget.FIRST_SHARE * budget_s
         findings, run_s = _observe_script(arguments, records, budget_s, limit_s)
         late_s = limit_s if run_s >= limit_s else None
-        found = script_tuning.choose_loop(findings, arguments, late_s)
+        loop = script_tuning.choose_loop(findings, arguments, late_s)
         spending.ending_s = spending.find_ending_s()
-        script_tuning.check_rest(spending, findings, found)
-        settings = script_tuning.choose_settings(found)
+        script_budget.check_rest(spending, findings, loop)
+        settings = script_tuning.choose_settings(loop)
         end_ns = begun_ns + int(1e9 * (budget_s - spending.ending_s))
         with share_reports("tune", spending.share_used) as begin_step:
             outcome = script_tuning.run_script_race(
-                found, settings, arguments, end_ns=end_ns, folder=records, begin_step=begin_step
+                loop, settings, arguments, end_ns=end_ns, folder=records, begin_step=begin_step
             )
-        script_tuning.check_outcome(spending, outcome)
-        tuned = script_tuning.describe_tuned(findings, found, settings, outcome)
+        script_budget.check_outcome(spending, outcome)
+        tuned = script_tuning.describe_tuned(findings, loop, settings, outcome)
     finally:
         shutil.rmtree(records, ignore_errors=True)
     print(f"\n{tuned.text}")
@@ -224,7 +225,7 @@ def _observe_script(
     from fastloop.explain.attach.early_stop import EarlyStop, ask_for_stop
     from fastloop.explain.attach.explain_script import explain_script
     from fastloop.explain.attach.launch import run_script
-    from fastloop.tune.script_tuning import look_s
+    from fastloop.tune.script_budget import look_s
 
     ask_for_stop(records, EarlyStop(seconds=look_s(budget_s)))
     start_ns = now_ns()

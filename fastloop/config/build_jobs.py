@@ -7,7 +7,7 @@ configuration as nested dicts, and a `node` is the part of it that describes one
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -17,6 +17,7 @@ from omegaconf import OmegaConf
 
 from fastloop.config.catalogue import (
     REQUIREMENTS,
+    default_of,
     option_values,
     options_of,
     without_requirements,
@@ -29,13 +30,7 @@ from fastloop.config.messages import (
     validation_message,
 )
 from fastloop.config.store_choice import choose_store
-from fastloop.config.user_options import (
-    BUILTIN_OPTIONS,
-    loader_brings_data,
-    use_loader_data,
-    user_targets,
-    wrap_target,
-)
+from fastloop.config.user_options import BUILTIN_OPTIONS, user_targets, wrap_target
 from fastloop.core.user_code import LOADER_DATA, locate
 from fastloop.sweep.colours import loader_colour
 from fastloop.sweep.job_config import job_config
@@ -89,6 +84,26 @@ def build_request(combination: Combination) -> JobRequest:
         folder=combination.folder,
         sweep_folder=combination.sweep_folder,
     )
+
+
+def loader_brings_data(job: Job, choices: Mapping[str, str], overrides: Sequence[str]) -> bool:
+    """True if a user's loader takes no dataset and the command line names none."""
+    from fastloop.core.traits import LoaderTraits, traits_of
+
+    if not traits_of(LoaderTraits, job.loader).brings_data:
+        return False
+    starts = ("dataset=", "dataset.", "dataset@")
+    is_named = any(override.lstrip("+").startswith(starts) for override in overrides)
+    return not is_named and choices["dataset"] == default_of("dataset")
+
+
+def use_loader_data(job: Job) -> Job:
+    """The job with a dataset that represents the data of its loader."""
+    from fastloop.options.dataset.user import UserDataset
+
+    loader: Any = job.loader
+    data = UserDataset(loader=loader, plan=job.plan(job.seed), same_data=job.same_data)
+    return replace(job, dataset=data)
 
 
 def build_sweep(values: dict[str, Any]) -> SweepSettings:

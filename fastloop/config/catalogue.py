@@ -1,6 +1,7 @@
 """List the groups, options and settings of conf/, with their defaults and meanings.
 
-A meaning is the comment in the yaml file. --help, `fastloop list` and messages show these lists.
+A group is a folder of conf/, and an option is a yaml file in the folder. A meaning is a comment in
+a yaml file. --help, `fastloop list` and messages show these lists.
 """
 
 from __future__ import annotations
@@ -14,30 +15,33 @@ from types import MappingProxyType
 from typing import Any
 
 PACKAGE = Path(__file__).resolve().parents[1]
+"""The folder of the package fastloop."""
 OUTPUTS = "${oc.env:FASTLOOP_OUTPUTS,outputs}"
-"""Beginning of a default path below the outputs folder; lists show `outputs` in its place."""
+"""Beginning of a default path in the outputs folder. Lists show `outputs` in its place."""
 STORE_MEANING = "chosen by the loader; store@loader.store=<option> picks another"
 """The meaning of the group `store`, which has no row in the defaults list of conf/config.yaml."""
 SETTING_LINE = re.compile(r"^(\w+): +(.*?)(?: +# (.*))?$", re.M)
-"""A setting in a file of conf/: name, default and comment, which is its meaning. The files are read
-as text, as yaml parsers drop the comments."""
+"""Pattern of a setting in a file of conf/: name, default and meaning. The files are read as text,
+because yaml parsers drop comments."""
 OWN_PATH = "your own "
-"""Beginning of the meaning of each dataset setting that is the path of the user's own files. The
-files have to exist. If the setting may be null, the meaning explains null: `null: ...`."""
+"""Beginning of the meaning of a dataset's setting if the setting is the path of the user's own
+files. The files have to exist. If the path may be null, the meaning also has `null: ...`."""
 REQUIREMENTS = "requirements"
-"""A setting with arguments of pip install. Options of several groups accept it, even if their yaml
-files do not list it."""
+"""Name of a setting with arguments of pip install. Options of several groups accept this setting,
+even if their yaml files do not list it."""
 DEFAULTS_ROW = re.compile(r"^  - (\w+): +(\w+) +# (.*)$", re.M)
-"""A row of the defaults list in conf/config.yaml: group, option and meaning."""
+"""Pattern of a row of the defaults list in conf/config.yaml: group, option and meaning."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Setting:
-    """A setting in a yaml file of conf/: its name, its default as it is written, its meaning."""
+    """A setting in a yaml file of conf/."""
 
     name: str
     default: str
+    """The default, as it is written in the file."""
     meaning: str
+    """The comment; empty if there is none."""
 
     @property
     def is_own_path(self) -> bool:
@@ -46,17 +50,19 @@ class Setting:
 
     @property
     def explains_null(self) -> bool:
-        """True if the meaning explains the value null. Then the user need not set a path."""
+        """True if the meaning explains the value null, so that the user need not set a path."""
         return "null: " in self.meaning
 
 
 @dataclass(frozen=True, kw_only=True)
 class Option:
-    """An option of a group, read from its yaml, with its settings."""
+    """An option of a group, read from the option's yaml file."""
 
     name: str
     meaning: str
+    """The comment in the first line of the file; empty if there is none."""
     settings: tuple[Setting, ...]
+    """The settings of the option; empty if the file names no class (`_target_`)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,10 +82,12 @@ class Group:
 
 
 def resource_folder(name: str) -> Path:
-    """The folder conf or experiments: next to the package, or in its resources/ in a wheel. Raises
-    FileNotFoundError if it is in neither place."""
-    # A file in the folder is looked for, because site-packages may have a folder conf that belongs
-    # to another package.
+    """The folder conf or experiments, which is next to the package or, in a wheel, in resources/.
+
+    Raises FileNotFoundError if the folder is in neither place.
+    """
+    # The folder is recognised by a file in it: site-packages may have a folder conf that belongs to
+    # another package.
     file = "config.yaml" if name == "conf" else "quickstart/sweep.yaml"
     for base in (PACKAGE.parent, PACKAGE / "resources"):
         if (base / name / file).is_file():
@@ -126,8 +134,11 @@ def options_with_store() -> list[str]:
 
 
 def groups() -> list[Group]:
-    """All groups: those in the defaults list of conf/config.yaml, in its order; then the others,
-    from which options choose, such as store."""
+    """All groups of options.
+
+    The groups in the defaults list of conf/config.yaml come first, in the order of the list. Then
+    come the other groups, such as store, from which a loader chooses an option.
+    """
     text = _config_text()
     chosen = {name: (default, meaning) for name, default, meaning in DEFAULTS_ROW.findall(text)}
     folders = [path.name for path in sorted(resource_folder("conf").iterdir()) if path.is_dir()]
@@ -138,7 +149,7 @@ def groups() -> list[Group]:
 def settings() -> tuple[Setting, ...]:
     """The settings at the top level of conf/config.yaml, which belong to no option."""
     text = _config_text()
-    # In the file, they are between the defaults list and Hydra's part.
+    # In the file, these settings are between the defaults list and Hydra's part.
     return _settings(text[text.index("batch_size:") : text.index("\nhydra:")])
 
 
@@ -173,21 +184,26 @@ def tune_settings() -> tuple[Setting, ...]:
 
 
 def tune_space() -> tuple[Setting, ...]:
-    """The settings that `fastloop tune` tries by itself, with their values as default."""
+    """The settings that `fastloop tune` tries unless `space=` names others.
+
+    The `default` of each is the list of the values to try.
+    """
     text = _tune_text().partition("\ntried:\n")[2]
     return _settings("\n".join(line.strip() for line in text.splitlines()))
 
 
 def _tune_text() -> str:
+    """The text of conf/tune.yaml."""
     return (resource_folder("conf") / "tune.yaml").read_text(encoding="utf-8")
 
 
 def _config_text() -> str:
+    """The text of conf/config.yaml."""
     return (resource_folder("conf") / "config.yaml").read_text(encoding="utf-8")
 
 
 def _group(name: str, default: str, meaning: str) -> Group:
-    """Read a group from its folder of conf/; the group `experiment` from experiments/."""
+    """Read a group from its folder of conf/, or the group `experiment` from experiments/."""
     paths = {path.stem: path for path in sorted((resource_folder("conf") / name).glob("*.yaml"))}
     files = experiment_files() if name == "experiment" else paths
     options = tuple(_option(*item) for item in files.items())
@@ -216,12 +232,22 @@ def _settings(text: str) -> tuple[Setting, ...]:
 # a seventh of the time in which a job is composed.
 @cache
 def option_values(group: str, option: str) -> MappingProxyType[str, Any]:
-    """The content of an option's yaml, with unresolved interpolations; read once a process."""
+    """The content of an option's yaml file, with unresolved interpolations.
+
+    Each file is read only once in a process.
+    """
     from omegaconf import OmegaConf
 
     path = resource_folder("conf") / group / f"{option}.yaml"
     values: Any = OmegaConf.to_container(OmegaConf.load(path))
     return MappingProxyType(values)
+
+
+def names_in_option(group: str, option: str) -> set[str]:
+    """All names in a configuration's part for an option: those in the option's yaml, and `store`
+    for a loader that reads a store."""
+    has_store = group == "loader" and option in options_with_store()
+    return {*option_values(group, option), *(["store"] if has_store else [])}
 
 
 def without_requirements(node: Mapping[str, Any]) -> dict[str, Any]:

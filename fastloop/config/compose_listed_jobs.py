@@ -45,10 +45,10 @@ def compose_listed_jobs(
 def _change_settings(
     cfg: DictConfig, overrides: Sequence[str], changes: Sequence[str], number: int
 ) -> DictConfig:
-    """Change the configuration into the configuration of a job of a sweep, and return it.
+    """Apply a job's overrides of settings to the configuration in place, and return it.
 
-    overrides: all overrides of the job. changes: the overrides of settings at the top level, which
-    are not applied yet. number: number of the job in its sweep.
+    overrides: all overrides of the job, which the configuration records. changes: the overrides of
+    settings at the top level, which are not applied yet. number: number of the job in its sweep.
     """
     with read_write(cfg.hydra), open_dict(cfg.hydra):
         cfg.hydra.job.num, cfg.hydra.job.id = number, str(number)

@@ -22,7 +22,7 @@ from omegaconf import DictConfig, OmegaConf, open_dict, read_write
 from fastloop.config.command_line import expand_homes
 from fastloop.config.foreign_settings import (
     ForeignSetting,
-    explain_setting,
+    explain_foreign_setting,
     find_foreign_setting,
     leave_out,
     name_in,
@@ -123,7 +123,9 @@ def compose_config(
         cfg = hydra_compose(name, list(overrides), return_hydra_config=True)
     except ConfigCompositionException as error:
         if setting := find_foreign_setting(str(error)):
-            raise ForeignSetting(explain_setting(name, overrides, setting), setting) from None
+            raise ForeignSetting(
+                explain_foreign_setting(name, overrides, setting), setting
+            ) from None
         raise
     with read_write(cfg.hydra), open_dict(cfg.hydra):
         cfg.hydra.job.num = number

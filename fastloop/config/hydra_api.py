@@ -31,18 +31,19 @@ from fastloop.config.messages import ConfigError
 from fastloop.config.user_options import pass_to_own_code
 
 CONFIG_NAME = "config"
-"""Name of the main yaml, without its ending, unless --config-name names another one."""
+"""Name of the main yaml file without its ending, unless --config-name names another file."""
 VERSION_BASE = "1.3"
-"""Version of Hydra that defines its defaults, see version_base in Hydra's documentation."""
+"""The version of Hydra with the wanted defaults, see version_base in Hydra's documentation."""
 VALUE_IN_OPTION = re.compile(r"(?!hydra\.)\w+(\.\w+)+=")
-"""Start of an override that changes a value in an option, and chooses no option."""
+"""Pattern of the start of an override that changes a value in an option, such as `dataset.count=`.
+Such an override chooses no option."""
 
 
 class _Files(dict[str, Any]):
-    """A group of Hydra's ConfigStore: file paths by name; a file is read on first use.
+    """A group of Hydra's ConfigStore that holds the paths of files, and reads a file on first use.
 
-    Reading all files would add a quarter of a second to the start of each command. Hydra uses only
-    `group[name]`; values() and get() return paths.
+    Reading all files would add a quarter of a second to the start of each command. `group[name]`,
+    which is all that Hydra uses, returns the file's content. values() and get() return paths.
     """
 
     def __getitem__(self, name: str) -> ConfigNode:
@@ -55,22 +56,23 @@ class _Files(dict[str, Any]):
         )
 
     def __deepcopy__(self, memo: dict[int, Any]) -> _Files:
-        # Hydra copies its store whenever it composes a configuration.
+        # Hydra copies its store whenever it composes a configuration. The files need no copy.
         return self
 
 
 @cache
 def _read_yaml(path: Path) -> DictConfig:
+    """The content of a yaml file, which is read once in a process."""
     node: Any = OmegaConf.load(path)
     return node
 
 
 @cache
 def register_experiments() -> None:
-    """Register the sweeps of experiments/ under the names of `experiment_files`.
+    """Register the sweeps of experiments/, under the names of `experiment_files`, and the options.
 
-    Options in experiments/<question>/<group>/<option>.yaml become <group>=<question>/<option>;
-    their classes are imported from experiments.<question>.<group>.<option>.
+    The option in experiments/<question>/<group>/<option>.yaml becomes <group>=<question>/<option>.
+    Its class is imported from experiments.<question>.<group>.<option>.
     """
     folder = resource_folder("experiments")
     groups = ConfigStore.instance().repo
@@ -85,7 +87,10 @@ def register_experiments() -> None:
 
 
 def register_help_text() -> None:
-    """Register ${fastloop_help:}, the text of --help, with $ escaped for Hydra's help template."""
+    """Register the resolver ${fastloop_help:}, which returns the text of --help.
+
+    Each $ in the text is escaped for Hydra's help template.
+    """
     OmegaConf.register_new_resolver(
         "fastloop_help", lambda: help_text().replace("$", "$$"), replace=True
     )
@@ -99,7 +104,7 @@ def compose_api(line: CommandLine) -> Iterator[None]:
     if line.config_dir:
         _add_config_dir(Path(line.config_dir).absolute())
     folder = Path(line.config_path or resource_folder("conf")).absolute()
-    # Hydra has a global object, which refuses to be initialized twice.
+    # Hydra's global object refuses to be initialized twice, so it is cleared first.
     GlobalHydra.instance().clear()
     with hydra.initialize_config_dir(str(folder), job_name="fastloop", version_base=VERSION_BASE):
         yield
@@ -114,6 +119,7 @@ def _add_config_dir(folder: Path) -> None:
         """Search path plugin that adds the folder of -cd after conf/."""
 
         def manipulate_search_path(self, search_path: ConfigSearchPath) -> None:
+            """Put the folder before Hydra's last entry, `schema`."""
             anchor = SearchPathQuery(provider="schema")
             search_path.prepend("command-line", f"file://{folder}", anchor)
 
@@ -123,10 +129,11 @@ def _add_config_dir(folder: Path) -> None:
 def hydra_compose(
     name: str, overrides: list[str], *, return_hydra_config: bool = False
 ) -> DictConfig:
-    """Compose a configuration by Hydra; defaults that do not fit it are removed or replaced.
+    """Compose a configuration by Hydra, and remove or replace the defaults that do not fit it.
 
-    name: name of the main yaml. To be called in the context of `compose_api`. Raises ConfigError
-    for a missing folder of options, and Hydra's exceptions.
+    name: name of the main yaml. return_hydra_config: True: keep Hydra's own part, `hydra`. The
+    caller has to be in the context of `compose_api`. Raises ConfigError for a missing folder of
+    options, and Hydra's exceptions.
     """
     # Hydra only warns of a missing folder, and then of each option that it would have contained.
     with warnings.catch_warnings():
@@ -145,7 +152,7 @@ def hydra_compose(
 
 
 def change_values(cfg: DictConfig, changes: Sequence[Override]) -> DictConfig:
-    """Set these values in the configuration itself, and return it. Raises OmegaConf's errors."""
+    """Set these values in `cfg` itself, and return `cfg`; raises OmegaConf's errors."""
     for change in changes:
         OmegaConf.update(cfg, change.key_or_group, change.value())
     return cfg

@@ -29,10 +29,10 @@ WITH_CONFIG = ("all", "config")
 def config_text(line: CommandLine) -> str | None:
     """The text that --cfg prints; None for a line without --cfg, or with flags not in WITH_CFG.
 
-    The text may contain a store that the job leaves out, for example for a collate of the user's
-    own, because that is decided later, when the job is built.
+    A job may leave out its store, for example for a collate of the user's own. This is decided only
+    when the job is built, so the text may contain a store that the job leaves out.
 
-    Raises ConfigError for a package that is not there, and Hydra's exceptions.
+    Raises ConfigError for a --package that the configuration lacks, and Hydra's exceptions.
     """
     asked = _read_flags(line)
     if asked.cfg is None or not _flags_of(line) <= WITH_CFG:
@@ -53,7 +53,7 @@ def config_text(line: CommandLine) -> str | None:
 
 
 def print_config_info(line: CommandLine) -> bool:
-    """Print the answer to --info, with the configuration that --cfg shows.
+    """Print the answer to --info, with the configuration that --cfg shows; returns True.
 
     Returns False, and prints nothing, for a line without --info, for values of --info that show no
     configuration, and for flags not in WITH_INFO. Raises ConfigError and Hydra's exceptions.
@@ -72,11 +72,12 @@ def print_config_info(line: CommandLine) -> bool:
 
 
 def _flags_of(line: CommandLine) -> set[str]:
+    """The names of the line's flags, without their values."""
     return {flag for flag in line.flags if flag.startswith("--")}
 
 
 def _read_flags(line: CommandLine) -> argparse.Namespace:
-    """The values of the flags that ask for the configuration; None for a flag that is not there."""
+    """The values of --cfg, --info and --package, None for a missing flag; and --resolve, a bool."""
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     for flag in ("--cfg", "--info", "--package"):
         parser.add_argument(flag)
@@ -85,7 +86,7 @@ def _read_flags(line: CommandLine) -> argparse.Namespace:
 
 
 def _compose(line: CommandLine) -> DictConfig:
-    """The configuration with Hydra's part; call it in the context of `compose_api`."""
+    """The configuration, with Hydra's own part; to be called in the context of `compose_api`."""
     # Hydra itself would also show the defaults that `hydra_compose` replaces or removes.
     name = line.config_name or CONFIG_NAME
     return hydra_compose(name, list(line.overrides), return_hydra_config=True)
@@ -94,8 +95,8 @@ def _compose(line: CommandLine) -> DictConfig:
 def compose_help(line: CommandLine) -> str | None:
     """The text of --help, from the template of the composed configuration.
 
-    None if the template, from a yaml of the user's own, has names that only Hydra fills in. Raises
-    ConfigError and Hydra's exceptions.
+    None if the template comes from a yaml of the user's own, and has names that only Hydra can
+    replace. Raises ConfigError and Hydra's exceptions.
     """
     # Hydra itself would first list all groups and options, which takes seconds, even if the
     # template does not contain them.
@@ -107,6 +108,7 @@ def compose_help(line: CommandLine) -> str | None:
 
 
 def _as_yaml(cfg: Any, is_resolved: bool) -> str:
+    """The configuration as YAML; is_resolved: True replaces interpolations by their values."""
     if is_resolved:
         OmegaConf.resolve(cfg)
     return OmegaConf.to_yaml(cfg)

@@ -9,7 +9,9 @@ from fastloop.config.catalogue import options_of, settings
 from fastloop.core.similar_names import closest_name, suggest
 
 RAW = "loader=raw is torch's DataLoader over the dataset itself"
+"""Hint for names of torch's loader."""
 FOLDER = "dataset=image_folder dataset.root=<folder> reads a folder per class"
+"""Hint for names of folders of images."""
 OPTION_WORDS: Mapping[str, Mapping[str, str]] = {
     "loader": {
         "torch": RAW,
@@ -62,6 +64,7 @@ OPTION_WORDS: Mapping[str, Mapping[str, str]] = {
 }
 """Group -> name in other programs -> hint at the option that does the same here."""
 RESULTS = "results are files in outputs/ or $FASTLOOP_OUTPUTS; fastloop report writes a CSV file"
+"""Hint for settings that name an output file."""
 SETTING_WORDS: Mapping[str, str] = {
     "shuffle": "order=random shuffles, order=sequential does not",
     "sampler": "order=random, order=weighted and others are its options",
@@ -111,7 +114,10 @@ SYNONYMS = (
 
 
 def option_hint(group: str, option: str, options: Sequence[str]) -> str:
-    """A hint at the option that a wrong name probably meant; empty if there is no guess."""
+    """A hint at the option that a wrong name probably meant; empty if there is no guess.
+
+    option: the wrong name. options: names of the group's options.
+    """
     if option in ("all", "*"):
         return f"all options are -m '{group}=glob(*)'"
     if hint := OPTION_WORDS.get(group, {}).get(option.lower().replace("-", "_")):
@@ -121,7 +127,10 @@ def option_hint(group: str, option: str, options: Sequence[str]) -> str:
 
 
 def setting_hint(name: str, known_names: Iterable[str]) -> str:
-    """A hint at the setting that a wrong name probably meant; empty if there is no guess."""
+    """A hint at the setting that a wrong name probably meant; empty if there is no guess.
+
+    known_names: dotted names of all settings.
+    """
     known = list(known_names)
     if name in SETTING_WORDS:
         return SETTING_WORDS[name]
@@ -136,7 +145,7 @@ def setting_hint(name: str, known_names: Iterable[str]) -> str:
 
 
 def same_setting(last: str, known: Iterable[str]) -> str:
-    """The known setting with a synonym of `last` as the last part of its name; else empty."""
+    """The known setting with a dotted name that ends in a synonym of `last`; empty if none does."""
     by_last = {each.rpartition(".")[2]: each for each in known}
     for words in SYNONYMS:
         if last in words:
@@ -145,7 +154,10 @@ def same_setting(last: str, known: Iterable[str]) -> str:
 
 
 def describe_flag(message: str, arguments: Sequence[str]) -> str:
-    """The message for a flag that does not exist, and for argparse's other messages."""
+    """The message for an error of argparse, with a hint if it is about an unknown flag.
+
+    message: argparse's own message. arguments: the arguments of the command line.
+    """
     unknown = message.removeprefix("unrecognized arguments: ")
     if unknown == message:
         return f"{message}; --hydra-help lists all flags"
@@ -154,7 +166,7 @@ def describe_flag(message: str, arguments: Sequence[str]) -> str:
     if name in FLAG_WORDS:
         return f"{flag}: no such flag; {FLAG_WORDS[name]}"
     if name in {setting.name for setting in settings()} or options_of(name):
-        # `--batch_size 64`, as other programs spell it: argparse has split the value off.
+        # Other programs spell this `--batch_size 64`. argparse has split the value off.
         position = list(arguments).index(flag) if flag in arguments else len(arguments)
         following = [*arguments[position + 1 : position + 2]] if not equals else [value]
         value = next((each for each in following if not re.search(r"^-|=", each)), "…")
@@ -164,9 +176,10 @@ def describe_flag(message: str, arguments: Sequence[str]) -> str:
 
 
 def _of_an_option(name: str, known: Sequence[str]) -> str:
-    """A hint at an option's setting of this name; else at a dataset's setting with a synonym.
+    """A hint at an option's setting of this name, or at a dataset's setting with a synonym.
 
-    If several groups have such a setting, datasets come first, then loaders. Empty without a guess.
+    If several groups have a setting of this name, the first group of the list below counts. Empty
+    if there is no guess.
     """
     for group in ("dataset", "loader", "transform", "order", "collate", "model"):
         if f"{group}.{name}" in known:
@@ -176,7 +189,10 @@ def _of_an_option(name: str, known: Sequence[str]) -> str:
 
 
 def _closest(name: str, known: Sequence[str]) -> str:
-    """The most similar known name, in the same group if that exists; empty if none is similar."""
+    """The most similar known name; empty if none is similar.
+
+    If the group of `name` exists, only names of this group are compared.
+    """
     group, _, last = name.rpartition(".")
     of_group = [each for each in known if each.rpartition(".")[0] == group]
     by_last = {each.rpartition(".")[2]: each for each in of_group} or {each: each for each in known}

@@ -8,14 +8,14 @@ from typing import Any
 from fastloop.config.catalogue import (
     REQUIREMENTS,
     group_names,
+    names_in_option,
     option_values,
     options_of,
-    options_with_store,
     overridable_names,
     settings,
 )
 from fastloop.config.composed_job import Combination
-from fastloop.config.foreign_settings import describe_settings
+from fastloop.config.foreign_settings import describe_allowed_settings
 from fastloop.config.messages import ConfigError, format_value, unknown_setting
 
 STORE_GROUP = "store@loader.store"
@@ -53,9 +53,7 @@ def _refuse_of_option(
     target = expected.get("_target_")
     if target is None or node.get("_target_") != target:
         return
-    known = {*expected, REQUIREMENTS}
-    if group == "loader" and option in options_with_store():
-        known.add("store")
+    known = {*names_in_option(name, option), REQUIREMENTS}
     _refuse(path or name, node, known, choices)
 
 
@@ -68,6 +66,6 @@ def _refuse(
         if setting.startswith("_"):
             continue
         name = f"{path}.{setting}" if path else setting
-        allowed = describe_settings(name, choices) if path else ""
+        allowed = describe_allowed_settings(name, choices) if path else ""
         text = f"{name}={format_value(node[setting])}"
         raise ConfigError(unknown_setting(text, overridable_names(), allowed))

@@ -1,16 +1,17 @@
 """Use the user's own classes and functions as options: `<group>._target_=module.name`.
 
-`wrap_target` puts them into an option of fastloop's that calls them; `check_own_code` finds wrong
-names and arguments early.
+For example, `dataset._target_=mine.Squares dataset.count=5` becomes the option dataset=custom,
+which calls `mine.Squares(count=5)`. `wrap_target` puts a class or function into such an option.
+`check_own_code` finds wrong names and arguments early.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
 
-from fastloop.config.catalogue import default_of, option_values, without_requirements
+from fastloop.config.catalogue import option_values, without_requirements
 from fastloop.config.messages import ConfigError, format_value
 from fastloop.core.similar_names import closest_name, suggest
 from fastloop.core.user_code import (
@@ -22,9 +23,6 @@ from fastloop.core.user_code import (
     parameters_of,
 )
 from fastloop.core.user_source import read_parameters
-
-if TYPE_CHECKING:
-    from fastloop.trial.job import Job
 
 OPTION_METHODS = {
     "dataset": ("fetch", "open"),
@@ -50,44 +48,108 @@ CUSTOM_DATASET = "fastloop.options.dataset.custom.CustomDataset"
 """The `_target_` of the option that opens a user's Dataset."""
 
 
-def wrap_target(group: str, node: Any) -> Any:
-    """Return a node that wraps the user's class or function in the node, or the node unchanged.
+@dataclass(frozen=True, kw_only=True)
+class UserCall:
+    """A call of the user's class or function with the arguments from a configuration."""
 
-    node: the part of the configuration that describes an option of the group. Raises ConfigError
-    for a `_target_` that can't be imported or called, and for wrong arguments.
+    group: str
+    target: str
+    """Dotted name of the class or function."""
+    parameters: Parameters | None
+    """Parameters of the class or function; None if they are not known."""
+    arguments: Mapping[str, Any]
+    path: str
+    """Dotted name of the part of the configuration with the arguments: `dataset.kwargs` for the
+    arguments of dataset=custom, otherwise the group."""
+
+
+def wrap_target(group: str, node: Any) -> Any:
+    """The description of an option that calls the user's class or function in the node.
+
+    node: the part of the configuration that describes an option of the group. A node stays as it is
+    if it has no `_target_`, if its target is an option already, or if the group is not in
+    OPTION_METHODS. Raises ConfigError for a `_target_` that can't be imported or called, and for
+    wrong arguments.
     """
     if not isinstance(node, dict) or "_target_" not in node:
         return node
     try:
-        target = str(node["_target_"] or "")
-        if not target:
-            raise ValueError("allowed: the dotted name of a class or a function")
-        user_object = locate(target)
-        if group not in OPTION_METHODS:
-            return node
-        parameters = parameters_of(target)
-        kwargs = {name: value for name, value in node.items() if name != "_target_"}
-        kwargs, settings = _split_settings(group, kwargs, parameters)
-        _refuse_arguments(group, target, kwargs, parameters)
-        # A class that has an option's methods is an option already, and needs no wrapper.
-        if _is_option(group, user_object):
-            return kwargs | settings | {"_target_": target}
-        (check_callable if group in SAMPLE_FUNCTIONS else check_usable)(target)
+        return _wrap_node(group, node)
     except ValueError as error:
         shown = "null" if node["_target_"] is None else node["_target_"]
         raise ConfigError(f"{group}._target_={shown}: {error}") from None
+
+
+def _wrap_node(group: str, node: dict[str, Any]) -> dict[str, Any]:
+    """Wrap the `_target_` of the node, see `wrap_target`.
+
+    Raises ValueError for a `_target_` that can't be imported or called, and ConfigError for wrong
+    arguments.
+    """
+    target = str(node["_target_"] or "")
+    if not target:
+        raise ValueError("allowed: the dotted name of a class or a function")
+    user_object = locate(target)
+    if group not in OPTION_METHODS:
+        return node
+    parameters = parameters_of(target)
+    of_wrapper = _wrapper_settings(group, parameters)
+    arguments = _leave_out_names(node, {"_target_", *of_wrapper})
+    _refuse_arguments(
+        UserCall(group=group, target=target, parameters=parameters, arguments=arguments, path=group)
+    )
+    # A class that has an option's methods is an option already, and needs no wrapper.
+    if _is_option(group, user_object):
+        return node | {"_target_": target}
+    (check_callable if group in SAMPLE_FUNCTIONS else check_usable)(target)
+    settings = {name: value for name, value in node.items() if name in of_wrapper}
+    return _default_wrapper(group) | {"target": target, "kwargs": arguments} | settings
+
+
+def _default_wrapper(group: str) -> dict[str, Any]:
+    """The node of the option that wraps an object of the user's, with default settings."""
     if group == "dataset":
-        own = {"target": target, "kwargs": kwargs}
-        return option_values("dataset", "custom") | own | settings
-    where = {"where": settings.get("where", "worker")} if group == "transform" else {}
-    return {"_target_": WRAPPERS[group], "target": target, "kwargs": kwargs, **where}
+        return {**option_values("dataset", "custom")}
+    where = {"where": "worker"} if group == "transform" else {}
+    return {"_target_": WRAPPERS[group], **where}
+
+
+def _wrapper_settings(group: str, parameters: Parameters | None) -> frozenset[str]:
+    """Names in a node that set the wrapping option, and are no arguments for the user's object.
+
+    These names are the settings of dataset=custom, such as `version`, and `where` of a transform.
+    If a user's Dataset has a parameter with the name of a setting, the name sets the parameter.
+
+    parameters: the parameters of the user's object; None if they are not known.
+    """
+    if group == "transform":
+        return frozenset({"where"})
+    if group != "dataset":
+        return frozenset()
+    settings = option_values("dataset", "custom").keys() - {"_target_", "target", "kwargs"}
+    if parameters is None or parameters.takes_any:
+        return frozenset(settings)
+    return frozenset(settings - {*parameters.names})
+
+
+def _leave_out_names(node: Mapping[str, Any], names: Collection[str]) -> dict[str, Any]:
+    """The content of the node without these names."""
+    return {name: value for name, value in node.items() if name not in names}
+
+
+def _is_option(group: str, user_object: Any) -> bool:
+    """True if the user's object has the methods of an option of the group."""
+    # An iterable such as a file may have an `open` that has nothing to do with a loader's.
+    is_iterable = group == "loader" and hasattr(user_object, "__iter__")
+    methods = OPTION_METHODS[group]
+    return not is_iterable and all(callable(getattr(user_object, name, None)) for name in methods)
 
 
 def check_own_code(jobs: Sequence[Mapping[str, Any]]) -> None:
     """Raise ConfigError for a name or an argument of the user's code that does not exist.
 
-    Only the text of the user's module is read. Nothing is imported, so the error appears at once;
-    errors that the text does not show appear later. jobs: configurations.
+    Only the text of the user's module is read. Nothing is imported, so the error appears at once.
+    Errors that the text does not show appear later. jobs: the configuration of each job.
     """
     seen = set[str]()
     for job in jobs:
@@ -99,62 +161,85 @@ def check_own_code(jobs: Sequence[Mapping[str, Any]]) -> None:
 
 def _check_node(group: str, node: Mapping[str, Any]) -> None:
     """Raise ConfigError for a wrong name or argument, if the node names an object of the user's."""
-    target, setting, prefix = node.get("_target_"), f"{group}._target_", group
-    arguments = without_requirements(node)
+    target: Any = node.get("_target_")
     if target == CUSTOM_DATASET:
-        target, setting, prefix = node["target"], "dataset.target", "dataset.kwargs"
-        arguments = node["kwargs"] or {}
+        target = node["target"]
+        parameters = _read_parameters_of(target, "dataset.target")
+        arguments, path = node["kwargs"] or {}, "dataset.kwargs"
+    else:
+        parameters = _read_parameters_of(target, f"{group}._target_")
+        of_wrapper = _wrapper_settings(group, parameters)
+        arguments = _leave_out_names(without_requirements(node), {"_target_", *of_wrapper})
+        path = group
+    # In other groups, and for arguments that are no dict, the error appears when the job is built.
+    if group in OPTION_METHODS and parameters is not None and isinstance(arguments, dict):
+        _refuse_arguments(
+            UserCall(
+                group=group, target=target, parameters=parameters, arguments=arguments, path=path
+            )
+        )
+
+
+def _read_parameters_of(target: Any, setting: str) -> Parameters | None:
+    """The parameters of the user's class or function, from the text of its module.
+
+    None if the text does not tell, or if the target is no dotted name or belongs to fastloop.
+    Raises ConfigError for a name that does not exist. setting: dotted name of the setting with the
+    target.
+    """
     if not isinstance(target, str) or not target or target.startswith(BUILTIN_OPTIONS):
-        return
+        return None
     try:
-        parameters = read_parameters(target)
+        return read_parameters(target)
     except ValueError as error:
         raise ConfigError(f"{setting}={target}: {error}") from None
-    if group not in OPTION_METHODS or parameters is None or not isinstance(arguments, dict):
+
+
+def _refuse_arguments(call: UserCall) -> None:
+    """Raise ConfigError for unknown and missing arguments, if the parameters are known."""
+    if call.parameters is not None:
+        _refuse_unknown_arguments(call, call.parameters)
+        _refuse_missing_arguments(call, call.parameters)
+
+
+def _refuse_unknown_arguments(call: UserCall, parameters: Parameters) -> None:
+    """Raise ConfigError for the first argument that the target does not accept."""
+    if parameters.takes_any:
         return
-    if prefix == group:
-        arguments = {name: value for name, value in arguments.items() if name != "_target_"}
-        arguments, _ = _split_settings(group, arguments, parameters)
-    _refuse_arguments(prefix, target, arguments, parameters)
-
-
-def _refuse_arguments(
-    prefix: str, target: str, given: Mapping[str, Any], parameters: Parameters | None
-) -> None:
-    """Raise ConfigError for an argument that the target does not accept, and for a missing argument
-    of a Dataset or a model.
-
-    prefix: the names of the arguments' settings without the last part, such as `dataset.kwargs`.
-    """
-    if parameters is None:
-        return
-    known = [] if parameters.takes_any else [*parameters.names]
-    for name, value in given.items():
-        if name in parameters.names or parameters.takes_any or name.startswith("_"):
+    for name, value in call.arguments.items():
+        # Names such as _convert_ are Hydra's.
+        if name in parameters.names or name.startswith("_"):
             continue
-        meant = closest_name(name, known)
-        hint = f"{suggest(f'{prefix}.{meant}')} " if meant else ""
-        # The first argument of a function of samples is the sample, and so is no allowed setting.
-        first = known[:1] if prefix in SAMPLE_FUNCTIONS and meant not in known[:1] else []
-        named = [each for each in known if each not in parameters.required & {*first}]
-        allowed = ", ".join(f"{prefix}.{each}" for each in named) or "none"
-        text = f"{prefix}.{name}={format_value(value)}: {target} has no argument {name}"
-        raise ConfigError(f"{text}; {hint}allowed: {allowed}")
-    # In other groups, fastloop itself passes required arguments: some to loaders, and the samples
-    # to functions of samples.
-    group = prefix.partition(".")[0]
-    if group not in ("dataset", "model"):
+        meant = closest_name(name, parameters.names)
+        hint = f"{suggest(f'{call.path}.{meant}')} " if meant else ""
+        # fastloop passes the sample as the first argument of a function of samples. So a required
+        # first argument is no setting, and is listed only if the hint names it.
+        first = parameters.names[:1] if call.group in SAMPLE_FUNCTIONS else ()
+        hidden = parameters.required & {*first} - {meant}
+        names = [f"{call.path}.{each}" for each in parameters.names if each not in hidden]
+        shown = f"{call.path}.{name}={format_value(value)}"
+        problem = f"{call.target} has no argument {name}"
+        raise ConfigError(f"{shown}: {problem}; {hint}allowed: {', '.join(names) or 'none'}")
+
+
+def _refuse_missing_arguments(call: UserCall, parameters: Parameters) -> None:
+    """Raise ConfigError for missing arguments of a Dataset or a model.
+
+    In other groups, fastloop itself passes required arguments: some to loaders, and the samples to
+    functions of samples.
+    """
+    if call.group not in ("dataset", "model"):
         return
     # Hydra passes _args_ by position, and with _partial_ the caller passes the rest.
-    if given.get("_args_") or given.get("_partial_"):
+    if call.arguments.get("_args_") or call.arguments.get("_partial_"):
         return
-    offered = OFFERED_TO_MODEL if group == "model" else ()
-    needed = parameters.required - given.keys() - {*offered}
-    missing = [name for name in parameters.names if name in needed]
+    offered = OFFERED_TO_MODEL if call.group == "model" else ()
+    needed = parameters.required - call.arguments.keys() - {*offered}
+    missing = [f"{call.path}.{name}" for name in parameters.names if name in needed]
     if missing:
-        names = ", ".join(f"{prefix}.{name}" for name in missing)
-        examples = " ".join(f"{prefix}.{name}=<value>" for name in missing)
-        raise ConfigError(f"{names}: {target} has no default for it; add {examples}")
+        examples = " ".join(f"{name}=<value>" for name in missing)
+        reason = f"{call.target} has no default for it; add {examples}"
+        raise ConfigError(f"{', '.join(missing)}: {reason}")
 
 
 def pass_to_own_code(overrides: Sequence[str]) -> tuple[str, ...]:
@@ -169,7 +254,7 @@ def pass_to_own_code(overrides: Sequence[str]) -> tuple[str, ...]:
         group
         for group in OPTION_METHODS
         for text in overrides
-        if text.lstrip("+").startswith(f"{group}._target_=") and f"={BUILTIN_OPTIONS}" not in text
+        if _sets_target(text, group) and f"={BUILTIN_OPTIONS}" not in text
     }
     return tuple(
         f"++{text.lstrip('+')}" if _group_of_argument(text) in own else text for text in overrides
@@ -184,55 +269,17 @@ def _group_of_argument(override: str) -> str:
 
 
 def user_targets(values: Mapping[str, Any], overrides: Sequence[str]) -> dict[str, str]:
-    """Group -> the `_target_` that the command line has set."""
+    """Group -> the `_target_` that the command line has set.
+
+    values: the configuration that was composed from the overrides.
+    """
     return {
         group: values[group]["_target_"]
         for group in OPTION_METHODS
-        if any(override.lstrip("+").startswith(f"{group}._target_=") for override in overrides)
+        if any(_sets_target(text, group) for text in overrides)
     }
 
 
-def loader_brings_data(job: Job, choices: Mapping[str, str], overrides: Sequence[str]) -> bool:
-    """True if a user's loader takes no dataset and the command line names none."""
-    from fastloop.core.traits import LoaderTraits, traits_of
-
-    if not traits_of(LoaderTraits, job.loader).brings_data:
-        return False
-    starts = ("dataset=", "dataset.", "dataset@")
-    is_named = any(override.lstrip("+").startswith(starts) for override in overrides)
-    return not is_named and choices["dataset"] == default_of("dataset")
-
-
-def use_loader_data(job: Job) -> Job:
-    """The job with a dataset that represents the data of its loader."""
-    from fastloop.options.dataset.user import UserDataset
-
-    loader: Any = job.loader
-    data = UserDataset(loader=loader, plan=job.plan(job.seed), same_data=job.same_data)
-    return replace(job, dataset=data)
-
-
-def _split_settings(
-    group: str, arguments: dict[str, Any], parameters: Parameters | None
-) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Split the arguments into (arguments for the target, settings of the option that wraps it).
-
-    The settings are those of dataset=custom, such as `version`, and `where` of a transform.
-    """
-    of_dataset = {*option_values("dataset", "custom")} - {"_target_", "target", "kwargs"}
-    known = {"dataset": of_dataset, "transform": {"where"}}.get(group, set[str]())
-    # If the target of a dataset has a parameter of the same name, the argument is for the target.
-    # `where` is always a setting of the transform.
-    if group == "dataset":
-        names = known if parameters is None or parameters.takes_any else {*parameters.names}
-        known = known - names
-    settings = {name: value for name, value in arguments.items() if name in known}
-    return {name: each for name, each in arguments.items() if name not in known}, settings
-
-
-def _is_option(group: str, user_object: Any) -> bool:
-    """True if the user's object has the methods of an option of the group."""
-    # An iterable such as a file may have an `open` that has nothing to do with a loader's.
-    is_iterable = group == "loader" and hasattr(user_object, "__iter__")
-    methods = OPTION_METHODS[group]
-    return not is_iterable and all(callable(getattr(user_object, name, None)) for name in methods)
+def _sets_target(override: str, group: str) -> bool:
+    """True if the override sets the `_target_` of the group, with or without a plus."""
+    return override.lstrip("+").startswith(f"{group}._target_=")

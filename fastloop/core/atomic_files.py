@@ -1,4 +1,4 @@
-"""Files and folders that are written atomically, under a lock, and removed."""
+"""Write files and folders atomically, under a lock, and remove files and folders."""
 
 from __future__ import annotations
 
@@ -18,10 +18,11 @@ from fastloop.core.text import encodable
 def hold_lock(path: Path, before_wait: Callable[[], None] = lambda: None) -> Iterator[None]:
     """Hold the lock of a file or folder; other processes wait until it is released.
 
-    before_wait: called if another process holds the lock; an error that it raises ends the wait.
+    before_wait: called if another process holds the lock. If before_wait raises an error, there is
+    no wait.
     """
-    # The lock is a file beside the target, because the target may not exist yet and is replaced by
-    # a rename, which would leave waiting processes with the lock of the old file.
+    # The lock is a file beside the target, because the target may not exist yet. The target is also
+    # replaced by a rename, after which waiting processes would hold the lock of the old file.
     path.parent.mkdir(parents=True, exist_ok=True)
     lock = FileLock(path.parent / f".{path.name}.lock")
     try:
@@ -37,9 +38,10 @@ def hold_lock(path: Path, before_wait: Callable[[], None] = lambda: None) -> Ite
 
 @contextmanager
 def write_beside(target: Path) -> Iterator[Path]:
-    """A path next to the target that replaces it on exit, or is removed on any error.
+    """Yield a path beside the target, at which the caller writes a new file or folder.
 
-    The caller must hold the target's lock: remains of an earlier, killed writer are removed first.
+    On exit, the new file or folder replaces the target. On any error it is removed. The caller must
+    hold the target's lock, because the remains of an earlier, killed writer are removed first.
     """
     target.parent.mkdir(parents=True, exist_ok=True)
     beside = target.parent / f".{target.name}.partial"
@@ -48,17 +50,17 @@ def write_beside(target: Path) -> Iterator[Path]:
     remove(beside)
     try:
         yield beside
-        # os.replace replaces a file in one step, but not a folder with content. The old folder is
-        # renamed until the new one is in its place, because removing it takes long and may be
-        # interrupted.
+        # os.replace replaces a file in one step, but not a folder with content. The removal of the
+        # old folder takes long, and may be interrupted. So the old folder is renamed, and removed
+        # only when the new one is in its place.
         if beside.is_dir() and os.path.lexists(target):
             os.replace(target, replaced)
         os.replace(beside, target)
     except OSError as error:
         if error.filename:
             raise
-        # A write to a full disk raises an error without a filename, and numpy's has no errno
-        # either. Errors about paths have a filename, and need no further words.
+        # An error about a path has a filename, and is raised as it is. A write to a full disk
+        # raises an error without a filename, and numpy's error has no errno either.
         message = error.strerror or f"{error} (is the disk full?)"
         raise OSError(error.errno or errno.EIO, message, str(target)) from error
     finally:
@@ -70,7 +72,10 @@ def write_beside(target: Path) -> Iterator[Path]:
 
 
 def _finish_replacing(target: Path, replaced: Path) -> None:
-    """Remove the folder that was replaced or, if nothing has taken its place, put it back."""
+    """Remove the old folder or, if nothing has taken its place, rename it to the target.
+
+    replaced: path of the old folder, which need not exist.
+    """
     if not os.path.lexists(replaced):
         return
     if os.path.lexists(target):
@@ -83,8 +88,8 @@ def remove_partial(folder: Path) -> None:
     """Remove the unfinished files and folders that killed writers have left in the folder."""
     for path in folder.glob(".*.partial"):
         name = path.name.removesuffix(".partial")
-        # A live writer holds this lock. timeout=0 gives up at once, with filelock's Timeout, which
-        # is an OSError.
+        # A living writer holds this lock. With timeout=0, filelock then raises Timeout at once,
+        # which is an OSError.
         with suppress(OSError), FileLock(folder / f"{name}.lock", timeout=0):
             remove(path)
     for path in folder.glob(".*.replaced"):
@@ -95,7 +100,7 @@ def remove_partial(folder: Path) -> None:
 
 def remove(path: Path) -> None:
     """Remove a file or a folder, if it exists."""
-    # A link to a folder is removed itself; rmtree refuses links.
+    # Of a link to a folder, only the link is removed; rmtree refuses links.
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path)
     else:
@@ -105,18 +110,18 @@ def remove(path: Path) -> None:
 def write_text(target: Path, text: str) -> None:
     """Write a file as UTF-8, atomically: a reader sees either the old or the new text."""
     with write_beside(target) as beside:
-        # By default Python uses the encoding of the locale, which may lack characters of the text.
-        # Paths may have names that are not UTF-8; their bytes are written as they are.
+        # Python's default is the encoding of the locale, which may lack characters of the text. A
+        # path in the text may have bytes that are not UTF-8; these are written as they are.
         try:
             data = text.encode(errors="surrogateescape")
-        # The text has half of a surrogate pair that is not a byte of a name.
+        # The text has a surrogate that does not stand for a byte of a path.
         except UnicodeEncodeError:
             data = encodable(text).encode()
         beside.write_bytes(data)
 
 
 def flush_to_disk(path: Path) -> None:
-    """Return once the file is on disk."""
+    """Wait until all pages of the file are on disk."""
     # fsync writes all dirty pages of the file, including those written through other descriptors.
     with path.open("rb") as file:
         os.fsync(file.fileno())

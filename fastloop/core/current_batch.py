@@ -1,5 +1,8 @@
-"""The numbers of the batch that a thread makes, and of the batch that it has received last. Loaders
-and hooks set these numbers here, and the recorders of their work read them."""
+"""The numbers of the batch that a thread makes, and of the batch that it has received last.
+
+Loaders and hooks set these numbers. The event log and the probes, which record the work of loaders,
+read them.
+"""
 
 from __future__ import annotations
 
@@ -26,9 +29,10 @@ _threads = local()
 
 
 def current_batch() -> CurrentBatch:
-    """The batch of the calling thread, to be read or assigned to.
+    """The numbers of the calling thread, which may be read or assigned to.
 
-    A thread keeps its object, and a forked process begins with the numbers of its parent.
+    All calls in a thread return the same object. A forked process begins with the numbers of its
+    parent.
     """
     try:
         return _threads.batch

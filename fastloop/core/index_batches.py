@@ -1,5 +1,7 @@
-"""Divide an epoch into the batches of a plan: its indices (`index_batches`), or its samples if they
-come as a stream (`group_samples`)."""
+"""Divide the indices or the samples of an epoch into the batches of a `Plan`.
+
+`index_batches` divides indices. `group_samples` divides samples that come as a stream.
+"""
 
 from __future__ import annotations
 
@@ -24,8 +26,13 @@ def epoch_indices(order: Order, num_samples: int, seed: int, epoch: int) -> torc
 
 
 def index_batches(plan: Plan, num_samples: int, epoch: int) -> Iterator[torch.Tensor]:
-    """Yield the int64 indices of each batch; memory is bounded by a piece of the order."""
-    # A piece need not be a multiple of the batch size: its last indices wait for the next piece.
+    """Yield the indices of each batch, as an int64 tensor.
+
+    num_samples: number of samples in the dataset. The order yields its indices in pieces. Only one
+    piece, and less than a batch of indices from the piece before, are in memory.
+    """
+    # The length of a piece need not be a multiple of the batch size. The last indices of a piece
+    # then wait for the next piece.
     remainder = torch.empty(0, dtype=torch.int64)
     for piece in iterate_single_threaded(plan.order.pieces(num_samples, plan.seed, epoch)):
         indices = torch.cat([remainder, piece]) if len(remainder) else piece
@@ -38,7 +45,10 @@ def index_batches(plan: Plan, num_samples: int, epoch: int) -> Iterator[torch.Te
 
 
 def group_samples(samples: Iterable[T], plan: Plan) -> Iterator[list[T]]:
-    """The samples in lists of batch_size; with drop_last, without a shorter list at the end."""
+    """Yield lists of batch_size samples.
+
+    The last list may be shorter; drop_last leaves out a shorter list.
+    """
     batch: list[T] = []
     for sample in samples:
         batch.append(sample)
@@ -50,7 +60,7 @@ def group_samples(samples: Iterable[T], plan: Plan) -> Iterator[list[T]]:
 
 
 def num_batches(plan: Plan, num_samples: int) -> int:
-    """Number of batches in an epoch."""
+    """Number of batches in an epoch; `num_samples` is the number of samples in the dataset."""
     length = plan.order.length(num_samples)
     size = plan.loading.batch_size
     # -(-a // b) rounds up.
@@ -59,21 +69,23 @@ def num_batches(plan: Plan, num_samples: int) -> int:
 
 @dataclass
 class IndexBatches(Sampler[Any]):
-    """Sampler of whole batches of indices, for a DataLoader with batch_size=None (pytorch#4959).
+    """Sampler that yields the indices of whole batches, for a DataLoader with batch_size=None.
 
-    `epoch` selects the epoch. In this process the batches are int64 tensors, for workers they are
-    numpy arrays.
+    pytorch#4959 proposes such a sampler. The batches are int64 tensors or, if the DataLoader has
+    workers, int64 arrays of numpy.
     """
 
     plan: Plan
     num_samples: int
+    """Number of samples in the dataset."""
     epoch: int = 0
+    """Number of the epoch that the next iteration yields."""
 
     def __len__(self) -> int:
         return num_batches(self.plan, self.num_samples)
 
     def __iter__(self) -> Iterator[Any]:
-        # A queue pickles numpy arrays. A tensor would be passed in shared memory, by a thread of
-        # torch that never ends.
+        # Workers get their indices from a queue, which pickles numpy arrays. For a tensor it would
+        # use shared memory, which needs a thread of torch that never ends.
         batches = index_batches(self.plan, self.num_samples, self.epoch)
         return (batch.numpy() for batch in batches) if self.plan.loading.num_workers else batches

@@ -1,4 +1,4 @@
-"""The settings that a job shares with torch's DataLoader: each is declared here, once."""
+"""Declare, each in one place, the settings that a job shares with torch's DataLoader."""
 
 from __future__ import annotations
 
@@ -10,11 +10,10 @@ from fastloop.core.bounds import PositiveDepth, SampleCount, Threads
 from fastloop.core.types import option
 
 TORCH_PREFETCH = 2
-"""DataLoader's own prefetch_factor, which `prefetch_factor=null` stands for."""
+"""DataLoader's default prefetch_factor, which `prefetch_factor=null` stands for."""
 DEEP_PREFETCH = 8
-"""The prefetch_factor of a longer queue, which hides slow batches that come now and then. tune
-tries it, and explain and attach predict its gain. No measurement speaks for 8 rather than another
-number."""
+"""A larger prefetch_factor, for a longer queue that hides occasional slow batches. tune tries this
+number, and explain and attach predict its gain. The choice of 8 is not based on a measurement."""
 WORKERS_FOR_WAITING = (8, 16, 32)
 """Numbers of workers that tune tries in addition if reading a sample mostly waits for I/O."""
 
@@ -31,8 +30,8 @@ class LoadingSetting:
     """True if every loader honours the setting. If False, only the loaders that name it in
     `honours` do."""
     needs_workers: bool = False
-    """True if the setting has no effect without workers: a job without workers is unsupported if
-    its value differs from the default."""
+    """True if the setting has no effect without workers. A job without workers is then unsupported
+    if the setting's value differs from the default."""
     serves_prefetching: bool = False
     """True if the setting also affects a process that prefetches to the device
     (device_prefetch_by=process)."""
@@ -47,30 +46,37 @@ class LoadingSetting:
 
 @option
 class LoadingSettings:
-    """Settings shared with torch's DataLoader, under torch's names.
+    """The values of the settings that a job shares with torch's DataLoader, under torch's names.
 
-    Several lists are derived from these fields: the arguments of a DataLoader, the arguments
+    Other modules derive four lists from these fields: the arguments of a DataLoader, the arguments
     offered to a user's loader, the settings that a loader may honour, and the settings that tune
     and explain change.
     """
 
     batch_size: Annotated[SampleCount, LoadingSetting(every_loader=True)] = 64
+    """Number of samples of a batch."""
     num_workers: Annotated[Threads, LoadingSetting(tried=(0, 1, 2, 4), is_modelled=True)] = 0
+    """Number of worker processes; 0: the process of the loop makes the batches."""
     pin_memory: Annotated[bool, LoadingSetting(tried=(False, True))] = False
+    """True: batches are in page-locked memory."""
     prefetch_factor: Annotated[
         PositiveDepth | None,
         LoadingSetting(needs_workers=True, tried=(None, DEEP_PREFETCH), is_modelled=True),
     ] = None
+    """Number of batches that each worker makes ahead of the loop; None: TORCH_PREFETCH."""
     persistent_workers: Annotated[
         bool, LoadingSetting(needs_workers=True, tried=(False, True), is_modelled=True)
     ] = False
+    """True: the workers stay alive between epochs."""
     multiprocessing_context: Annotated[
         Literal["fork", "spawn", "forkserver"] | None,
         LoadingSetting(
             needs_workers=True, serves_prefetching=True, tried=(None, "forkserver", "spawn")
         ),
     ] = None
+    """Start method of the workers; None: Python's default."""
     drop_last: Annotated[bool, LoadingSetting(every_loader=True, is_tunable=False)] = False
+    """True: an incomplete last batch is left out."""
 
     @property
     def batches_ahead(self) -> int:
@@ -88,7 +94,7 @@ class LoadingSettings:
 
 
 def _read_declarations() -> Mapping[str, LoadingSetting]:
-    """The declarations from the fields of LoadingSettings, with their names and defaults."""
+    """Name of a setting -> its declaration, from the fields of LoadingSettings."""
     hints = get_type_hints(LoadingSettings, include_extras=True)
     declared = {}
     for field in fields(LoadingSettings):  # pyright: ignore[reportArgumentType]
@@ -103,13 +109,15 @@ DECLARED = _read_declarations()
 LOADING = tuple(DECLARED)
 """The names of all settings."""
 DATALOADER = tuple(each.name for each in DECLARED.values() if not each.every_loader)
-"""Settings honoured by any loader that is built on torch's DataLoader."""
+"""The names of the settings that every loader built on torch's DataLoader honours, but other
+loaders need not honour."""
 
 
 def worker_settings(*, prefetches_by_process: bool) -> list[str]:
     """Names of the settings that have no effect without workers.
 
-    prefetches_by_process: a process prefetches batches to the device.
+    prefetches_by_process: True: a process prefetches batches to the device, so the settings that
+    affect this process are left out.
     """
     return [
         each.name

@@ -1,4 +1,4 @@
-"""Numbers and durations as text for people: a few significant digits, never an exponent."""
+"""Show numbers and durations to people, with a few significant digits and without an exponent."""
 
 from __future__ import annotations
 
@@ -12,16 +12,17 @@ if TYPE_CHECKING:
     from fastloop.core.stats import Estimate
 
 MINUTE_S, HOUR_S = 60, 3600
+"""Seconds of a minute and of an hour."""
 WIDEST_INTERVAL = 10.0
-"""An interval is left out if its ends differ by more than this factor, because it says nothing."""
+"""An interval is not shown if its ends differ by more than this factor: it would say nothing."""
 
 
 def significant(value: float, digits: int = 3) -> str:
-    """The value with that many significant digits and all of its integer ones: 0.0123, 4.5, 1,235.
+    """The value with `digits` significant digits, and with all digits before the decimal point.
 
-    Zeros at the end of a fraction are left out.
+    Zeros at the end of a fraction are left out: 0.0123, 4.5, 1,235.
     """
-    # The sum turns -0.0 into 0.0.
+    # The addition turns -0.0 into 0.0.
     if not value or not math.isfinite(value):
         return f"{value + 0.0:g}"
     # The magnitude is taken after rounding: 9.996 becomes 10.0, with one decimal less than 9.99.
@@ -31,7 +32,7 @@ def significant(value: float, digits: int = 3) -> str:
 
 
 def decimals(values: Sequence[float], digits: int = 3) -> int:
-    """Number of decimals, from 1 to 9, that shows `digits` digits of the smallest value."""
+    """Number of decimals, 1 to 9, that shows `digits` digits of the smallest positive value."""
     smallest = min((value for value in values if value > 0), default=1.0)
     return min(9, max(1, digits - 1 - math.floor(math.log10(smallest))))
 
@@ -41,7 +42,9 @@ class TimeUnit:
     """A unit of durations."""
 
     name: str
+    """Abbreviation, such as `ms`."""
     per_second: float
+    """Number of these units in a second."""
 
     def of(self, seconds: float) -> float:
         """The duration as a number of this unit."""
@@ -52,10 +55,10 @@ SECONDS, MILLISECONDS, MICROSECONDS = (
     TimeUnit("s", 1.0), TimeUnit("ms", 1e3), TimeUnit("us", 1e6),
 )  # fmt: skip
 SHORTEST_SECONDS, SHORTEST_MILLISECONDS = 1.0, 1e-4
-"""Durations, in seconds, below which a smaller unit is used."""
+"""The shortest durations that are shown in seconds and in milliseconds, both in seconds."""
 LONG_SECONDS = 100.0
-"""If one of several durations in a table takes this many seconds, all of them are shown in
-seconds."""
+"""If one of several durations beside each other takes this many seconds or more, all of them are
+shown in seconds."""
 
 
 def unit_of(shortest: float) -> TimeUnit:
@@ -66,28 +69,34 @@ def unit_of(shortest: float) -> TimeUnit:
 
 
 def unit_of_all(durations: Sequence[float]) -> TimeUnit:
-    """The unit in which several durations are shown beside each other: the unit of the shortest, or
-    seconds if one is long."""
+    """The unit in which several durations are shown beside each other.
+
+    durations: in seconds. The unit fits the shortest duration; if one duration is long, the unit is
+    seconds.
+    """
     return SECONDS if max(durations) >= LONG_SECONDS else unit_of(min(durations))
 
 
 def show_time(seconds: float, unit: TimeUnit | None = None) -> str:
-    """The duration with three significant digits, in the unit that fits it or in the one given."""
+    """The duration with three significant digits, in `unit` or, if None, in a unit that fits."""
     unit = unit or unit_of(seconds)
     return f"{significant(unit.of(seconds))} {unit.name}"
 
 
 def show_estimate(estimate: Estimate, show: Callable[[float], str]) -> str:
-    """The value with its 95 % interval in brackets, or its range in parentheses."""
+    """The value with its 95 % interval in brackets, or with its range in parentheses.
+
+    show: returns the text of a number.
+    """
     bounds = f"{show(estimate.low)}, {show(estimate.high)}"
     return f"{show(estimate.value)} " + (f"[{bounds}]" if estimate.is_interval else f"({bounds})")
 
 
 def show_percent(share: float) -> str:
-    """A share in whole percent, with one decimal below ten; never -0.0 %."""
+    """A share in whole percent, or with one decimal below ten percent; never -0.0 %."""
     if abs(share) >= 0.0995:
         return f"{100 * share:.0f} %"
-    # + 0.0 turns -0.0 into 0.0.
+    # The addition turns -0.0 into 0.0.
     return f"{round(100 * share, 1) + 0.0:.1f} %"
 
 
@@ -114,7 +123,7 @@ def show_duration(seconds: float) -> str:
 
 
 def show_about(seconds: float) -> str:
-    """Text of a rough forecast, in steps of 5 s below ten minutes and of minutes above.
+    """A rough duration, rounded to 5 s below ten minutes, and to minutes above.
 
     >>> show_about(83.2)
     '1 min 25 s'

@@ -1,8 +1,8 @@
-"""Tests of every pair of jobs in a campaign, with the noise estimated from all of its trials.
+"""Test whether the times of two jobs differ, for every pair of jobs in a campaign.
 
-A campaign is a set of jobs that have all run the same number of trials, trial k in round k. All
-tests are on logarithms, as noise multiplies times. The rule was chosen by simulation, see
-experiments/intervals/README.md.
+A campaign is a set of jobs that have all run the same number of trials, trial k in round k. The
+noise is estimated from all trials of the campaign. Noise multiplies times, so all tests are on
+logarithms of times. The rule was chosen by simulation, see experiments/intervals/README.md.
 """
 
 from __future__ import annotations
@@ -15,49 +15,49 @@ from fastloop.core.auto_trials import DIFFERENCES, TIES
 from fastloop.core.serial_noise import correlation_weights, independent_series
 
 SIGNIFICANCE = 0.045
-"""Level of the tests for ranks, below the promised 5 %. At 0.05 the expected share of false
-differences is exactly 5 %, so about half of all simulations would find more. 0.045 leaves a
-margin."""
+"""Level of the tests for ranks. It is below the promised 5 %: at 0.05, the expected share of
+campaigns with a false difference is exactly 5 %, so about half of all simulations would find
+more."""
 OWN_SHARE = 0.9
-"""With fewer than five trials, `_early_floor` is the larger of the campaign's variance and this
-share of the pair's own variance. 0.9 is a compromise between power and unequal noise: 1.0 finds one
-slower job of ten (1.5 times, 10 % noise) in 94.8 % instead of 96 % of campaigns; 0.8 tells
-unequally noisy equal jobs apart in 10 % instead of 9 %."""
+"""Share of a pair's own variance in `_early_floor`, a compromise between power and unequal noise.
+With 1.0, one job of ten that takes 1.5 times as long (10 % noise) is found in 94.8 % of campaigns,
+with 0.9 in 96 %. With 0.8, equal jobs of unequal noise are told apart in 10 % of campaigns, with
+0.9 in 9 %."""
 LARGEST_SHARE = 3
-"""The variance of the noisiest job is capped at this many times the mean variance of the
-others."""
+"""Cap on the variance of the noisiest job, as a multiple of the mean variance of the others."""
 FEWEST_FOR_OWN_NOISE = 5
-"""Fewest trials that show the noise of a single job or pair well enough to be used."""
+"""Minimum number of trials from which the noise of a single job or pair is estimated."""
 MOST_TRIALS = 10_000
 """Upper bound of `trials_needed`."""
 NO_NOISE = 1e-20
-"""Variances of logarithms below this one are rounding errors."""
+"""Variances of logarithms below this value are rounding errors."""
 
 
 def significant_pairs(logs: np.ndarray) -> np.ndarray:
-    """True for each pair of jobs that differs significantly, in the order of `pairs`.
+    """True for each pair of jobs that differs significantly: (..., pairs), in the order of `pairs`.
 
-    logs: (..., jobs, rounds), logarithms of seconds; the leading dimensions are campaigns. Of the
-    campaigns in which all jobs are equal, at most 5 % have any pair that differs significantly.
+    logs: (..., jobs, rounds), logarithms of seconds; the leading dimensions are campaigns. If all
+    jobs are equal, at most 5 % of campaigns have any pair that differs significantly.
     """
     return holm(pair_p_values(logs), SIGNIFICANCE)
 
 
 def significant_at_look(logs: np.ndarray, look_share: float) -> np.ndarray:
-    """True for each pair of jobs that differs, after a round at which trials=auto looks.
+    """True for each pair of jobs that differs, at a look: a round after which trials=auto tests.
 
-    look_share: the share of this look, see core/auto_trials.py. Of the campaigns in which all jobs
-    are equal, at most 3 % have a pair that is told apart at any look.
+    logs: see `significant_pairs`. look_share: share of all false claims that this look may make,
+    see core/auto_trials.py. If all jobs are equal, at most 3 % of campaigns have a pair that is
+    told apart at any look.
     """
     return holm(pair_p_values(logs, allows_serial=True), DIFFERENCES * look_share)
 
 
 def equal_pairs(logs: np.ndarray, margin: float, *, look_share: float | None) -> np.ndarray:
-    """True for each pair of jobs that surely differs by less than `margin`, in logarithms.
+    """True for each pair of jobs that surely differs by less than `margin`.
 
-    Two one-sided tests (Schuirmann 1987), each corrected for the number of pairs. look_share: the
-    share of this look with trials=auto, by which at most 2 % of campaigns have a false claim at any
-    look; None with a fixed number of trials.
+    Each pair has two one-sided tests (Schuirmann 1987), corrected for the number of pairs. margin:
+    a difference of logarithms. look_share: see `significant_at_look`; at most 2 % of campaigns then
+    have a false claim at any look. None: the number of trials is fixed.
     """
     in_looks = look_share is not None
     level = TIES * look_share if look_share is not None else SIGNIFICANCE
@@ -65,8 +65,9 @@ def equal_pairs(logs: np.ndarray, margin: float, *, look_share: float | None) ->
     below = pair_p_values(logs, distance_from=-margin, allows_serial=in_looks)
     first, second = pairs(logs.shape[-2])
     mean = (logs[..., second, :] - logs[..., first, :]).mean(axis=-1)
-    # The p values are two-sided and the tests one-sided, so half of the larger p value counts. It
-    # is also small if the mean lies far outside of the margin: the second condition excludes this.
+    # The p values are two-sided and the tests one-sided, so half of the larger p value counts. A p
+    # value is also small if the mean lies far outside of the margin. The second condition excludes
+    # such pairs.
     is_sure = np.maximum(above, below) / 2 < level / max(1, len(first))
     return is_sure & (np.abs(mean) < margin)
 
@@ -78,16 +79,17 @@ def pair_p_values(
     allows_serial: bool = False,
     trials_per_round: int = 1,
 ) -> np.ndarray:
-    """Two-sided p values (..., pairs) of the hypothesis that the means of a pair differ by
-    `distance_from`, not corrected for the number of pairs.
+    """Two-sided p values (..., pairs), not corrected for the number of pairs.
 
-    logs: (..., jobs, rounds), two rounds or more. Two jobs are compared by a paired t test. If
-    there are more jobs, the p value is the larger p value of two tests. The first raises a pair's
-    variance to at least the campaign's. The second, from five rounds on, shrinks it towards the
-    variance that all pairs share. allows_serial: successive trials of a job may be correlated. The
-    p values are averaged over the possible correlations, see core/serial_noise.py.
-    trials_per_round: each value of `logs` is the mean of this many successive trials. Such means
-    are less correlated than single trials.
+    The hypothesis is that the means of a pair differ by `distance_from`, in logarithms. Two jobs
+    are compared by a paired t test. If there are more jobs, the p value is the larger one of two
+    tests. The first test raises a pair's variance to at least the campaign's. The second test, from
+    five rounds on, shrinks the pair's variance towards the variance that all pairs share.
+
+    logs: (..., jobs, rounds), two rounds or more. allows_serial: True: successive trials of a job
+    may be correlated, so the p values are averaged over the possible correlations, see
+    core/serial_noise.py. trials_per_round: number of successive trials of which each value of
+    `logs` is the mean. Such means are less correlated than single trials.
     """
     if not allows_serial:
         return _independent_p_values(logs, distance_from)
@@ -104,7 +106,7 @@ def _independent_p_values(logs: np.ndarray, distance_from: float) -> np.ndarray:
     differences = logs[..., second, :] - logs[..., first, :]
     mean = differences.mean(axis=-1) - distance_from
     own = differences.var(axis=-1, ddof=1)
-    # With two jobs, no other job tells anything about the noise; the paired t test is exact.
+    # With two jobs there is no other job that shows the noise, and the paired t test is exact.
     if jobs == 2:
         return _two_sided(mean, own, rounds, rounds - 1)
     p_values = _floor_p_values(logs, mean)
@@ -119,15 +121,15 @@ def _independent_p_values(logs: np.ndarray, distance_from: float) -> np.ndarray:
 
 
 def pairs(jobs: int) -> tuple[np.ndarray, np.ndarray]:
-    """Indices of the first and of the second job of each pair."""
+    """Index of the first job and of the second job of each pair: two int64 arrays (pairs,)."""
     return np.triu_indices(jobs, 1)
 
 
 def holm(p_values: np.ndarray, level: float) -> np.ndarray:
-    """Hypotheses (..., tests) rejected by Holm's step-down procedure (1979).
+    """True for each hypothesis (..., tests) that Holm's step-down procedure (1979) rejects.
 
-    The smallest p value is compared with level / number of tests, the next with
-    level / (number - 1), until one fails.
+    The smallest p value is compared with level / tests, the next one with level / (tests - 1), and
+    so on, until a p value is not smaller.
     """
     tests = p_values.shape[-1]
     order = np.argsort(p_values, axis=-1)
@@ -139,10 +141,11 @@ def holm(p_values: np.ndarray, level: float) -> np.ndarray:
 
 
 def trials_needed(logs: np.ndarray, effect: float) -> int:
-    """Trials of each job at which a difference of `effect` would be significant, at most 10,000.
+    """Number of trials of each job that would make a difference of `effect` significant.
 
-    logs: (jobs, rounds) so far, two or more of each; effect: a difference of logarithms. The
-    number is rough, since few rounds show the noise only roughly.
+    logs: (jobs, rounds), the logarithms so far, two or more of each. effect: a difference of
+    logarithms. The number is at most MOST_TRIALS. It is rough, because few rounds show the noise
+    only roughly.
     """
     jobs = len(logs)
     trials = np.arange(2, MOST_TRIALS + 1)
@@ -158,9 +161,9 @@ def trials_needed(logs: np.ndarray, effect: float) -> int:
 
 
 def welch_p_value(new: np.ndarray, base: np.ndarray) -> float:
-    """Two-sided p value of equal means of two separate sets of logarithms, two or more of each.
+    """Two-sided p value of the hypothesis that two unpaired sets of logarithms have equal means.
 
-    Welch's t test, which does not assume equal variances.
+    Each set has two values or more. Welch's t test does not assume equal variances.
     """
     errors = np.array([new.var(ddof=1) / len(new), base.var(ddof=1) / len(base)])
     error = errors.sum()
@@ -170,13 +173,17 @@ def welch_p_value(new: np.ndarray, base: np.ndarray) -> float:
 
 
 def _floor_p_values(logs: np.ndarray, mean: np.ndarray) -> np.ndarray:
-    """p values with each pair's variance, or with the campaign's if that is larger."""
+    """Two-sided p values (..., pairs) with variances that are at least the campaign's.
+
+    mean: (..., pairs), the mean difference of each pair.
+    """
     *_, jobs, rounds = logs.shape
     of_jobs = _job_variances(logs)
     first, second = pairs(jobs)
     own = of_jobs[..., first] + of_jobs[..., second]
-    # A variance of few trials may be small by chance, or because the trials of a job with a fast
-    # and a slow mode were all in the same mode. The campaign's variance guards against both.
+    # The variance of few trials may be small by chance. It is also small if a job has a fast and a
+    # slow mode, and all of its trials were in one mode. The campaign's variance guards against
+    # both.
     if rounds < FEWEST_FOR_OWN_NOISE:
         variance = _early_floor(own, _residual_variance(logs))
     else:
@@ -185,22 +192,25 @@ def _floor_p_values(logs: np.ndarray, mean: np.ndarray) -> np.ndarray:
 
 
 def _early_floor(own: np.ndarray, campaign: np.ndarray) -> np.ndarray:
-    """Variances (..., pairs) if the trials are too few to show the noise of a single job."""
+    """Variances (..., pairs) if the trials are too few to show the noise of a single job.
+
+    own: (..., pairs), the variance of each pair. campaign: (...), the variance of all pairs.
+    """
     return np.maximum(OWN_SHARE * own, campaign[..., None])
 
 
 def _late_floor(own: np.ndarray, of_jobs: np.ndarray) -> np.ndarray:
-    """Variances (..., pairs) if each job's noise is known.
+    """Variances (..., pairs) if the trials show the noise of each job.
 
-    The campaign's variance is twice the mean of the jobs' variances, as the variance of a
-    difference of two jobs is the sum of their variances.
+    own: (..., pairs). of_jobs: (..., jobs). The variance of a difference of two jobs is the sum of
+    their variances, so the campaign's variance is twice the mean of the jobs' variances.
     """
     ordered = np.sort(of_jobs, axis=-1)
     others = ordered[..., :-1].mean(axis=-1)
     largest = ordered[..., -1]
-    # One noisy job would raise the campaign's variance so far that it hides the differences of all
-    # others: its variance is capped. Without the noisiest job, tests would tell equal two-mode jobs
-    # apart in 5.2 % of campaigns.
+    # The variance of the noisiest job is capped: it could otherwise raise the campaign's variance
+    # so far that no other jobs are told apart. If the noisiest job were left out, equal jobs with
+    # two modes would be told apart in 5.2 % of campaigns.
     capped = np.minimum(largest, LARGEST_SHARE * others)
     jobs = of_jobs.shape[-1]
     campaign = 2 * (others * (jobs - 1) + capped) / jobs
@@ -208,7 +218,10 @@ def _late_floor(own: np.ndarray, of_jobs: np.ndarray) -> np.ndarray:
 
 
 def _residual_variance(logs: np.ndarray) -> np.ndarray:
-    """(...): the variance of a difference of two jobs, by the additive model of jobs and rounds."""
+    """Variance (...) of a difference of two jobs, by the additive model of jobs and rounds.
+
+    The residuals of this model are the logarithms without the effects of their job and round.
+    """
     *_, jobs, rounds = logs.shape
     residuals = logs - logs.mean(axis=-1, keepdims=True)
     residuals = residuals - residuals.mean(axis=-2, keepdims=True)
@@ -216,18 +229,18 @@ def _residual_variance(logs: np.ndarray) -> np.ndarray:
 
 
 def _job_variances(logs: np.ndarray) -> np.ndarray:
-    """(..., jobs): the variance of each job's trials, without the part that its rounds share."""
+    """Variance (..., jobs) of each job's trials, without the noise that a round's jobs share."""
     residuals = logs - logs.mean(axis=-1, keepdims=True)
-    # This is the median over the jobs: a mean would carry the noise of one job into all others.
+    # The median over the jobs is used: a mean would carry the noise of one job into all others.
     residuals = residuals - np.median(residuals, axis=-2, keepdims=True)
     return residuals.var(axis=-1, ddof=1)
 
 
 def _moderate(variances: np.ndarray, freedom: int) -> tuple[np.ndarray, np.ndarray]:
-    """Variances (..., pairs) shrunk towards a common one, and their degrees of freedom.
+    """Variances (..., pairs) shrunk towards a common one, and their degrees of freedom (..., 1).
 
-    An empirical Bayes estimate (Smyth 2004, section 6.2). The more the variances differ beyond
-    chance, the less is borrowed from the common one.
+    The method is empirical Bayes (Smyth 2004, section 6.2). The more the variances differ beyond
+    chance, the less they are shrunk. freedom: degrees of freedom of each given variance.
     """
     from scipy.special import digamma, polygamma
 
@@ -235,8 +248,8 @@ def _moderate(variances: np.ndarray, freedom: int) -> tuple[np.ndarray, np.ndarr
     # mean and the variance of log s² are
     #     log s0² + digamma(d/2) - log(d/2) - digamma(d0/2) + log(d0/2)
     #     trigamma(d/2) + trigamma(d0/2)
-    # Both are solved for the prior: d0 (`prior`) from the second, then s0² (`common`) from the
-    # first. If chance alone explains the spread, d0 is as good as infinite: 1e-6 gives 2e6.
+    # d is `freedom`. The second equation gives d0 (`prior`), then the first gives s0² (`common`).
+    # If chance alone explains the spread, d0 is infinite; the bound of 1e-6 makes it 2e6.
     logs = np.log(np.maximum(variances, NO_NOISE))
     center = logs.mean(axis=-1, keepdims=True) - digamma(freedom / 2) + math.log(freedom / 2)
     excess = logs.var(axis=-1, ddof=1, keepdims=True) - polygamma(1, freedom / 2)
@@ -264,15 +277,16 @@ def _two_sided(
     rounds: int | np.ndarray,
     freedom: float | np.ndarray,
 ) -> np.ndarray:
-    """p values of a mean of `rounds` differences of that variance, by Student's t.
+    """Two-sided p values of means of `rounds` differences, by Student's t distribution.
 
-    If there is no noise, a p value is 0, or 1 if there is no difference.
+    variance: of a single difference. freedom: degrees of freedom of this variance. Without noise, a
+    p value is 1 if the mean is 0, and 0 otherwise.
     """
     from scipy.special import stdtr
 
     error = np.sqrt(variance / rounds)
     distance = np.abs(mean)
-    # Times without any noise would divide by zero; simulated and mocked times have none.
+    # Simulated and mocked times have no noise. A division by an error of zero is avoided.
     exact = error <= 1e-12 * distance
     statistic = distance / np.where(exact, 1, error)
     return np.where(exact, distance < 1e-12, 2 * stdtr(freedom, -statistic))

@@ -1,5 +1,7 @@
-"""Plan: the order, settings and transforms by which a loader delivers a job's epochs; and the
-Protocols of the loaders that follow a plan."""
+"""Plan: the order, settings and transforms by which a loader delivers a job's epochs.
+
+The Protocols of the loaders that follow a plan are also here.
+"""
 
 from __future__ import annotations
 
@@ -22,38 +24,40 @@ from fastloop.core.types import Epochs, Tree, Unsupported, name_of
 OWN_MODULES = "fastloop."
 """Start of the names of fastloop's own modules."""
 CANONICAL_COLLATE, RAGGED_COLLATE = "canonical collate", "ragged collate"
-"""Entries of a loader's `honours`: it accepts a collate that takes samples as they are, or one that
-takes samples of different lengths. The entry `collate` accepts any, also one of uint8 images."""
+"""Entries of a loader's `honours`, the names of the settings that the loader honours. With the
+first entry the loader accepts a collate that takes samples as the dataset opens them; with the
+second entry, one that takes samples of different lengths. The entry `collate` stands for every
+collate."""
 
 
 class LoaderProbe(Protocol):
-    """Wraps the parts of a DataLoader, which then record when they are used."""
+    """Wraps the parts of a DataLoader, so that the times of their calls are recorded."""
 
     def watch_loaders(self) -> AbstractContextManager[None]:
         """A context in which DataLoaders number the batches that they make."""
         ...
 
     def wrap_dataset(self, dataset: Any) -> Any:
-        """The dataset, recording its fetches."""
+        """The dataset, wrapped so that its fetches are recorded."""
         ...
 
     def wrap_collate(self, collate_fn: Callable[[Any], Any] | None) -> Callable[[Any], Any]:
-        """The function, recording its calls; None: torch's default_collate."""
+        """The function, wrapped so that its calls are recorded; None: torch's default_collate."""
         ...
 
     def wrap_read(self, read: Callable[[Path], bytes]) -> Callable[[Path], bytes]:
-        """The function of the dataset that reads a file, recording its calls."""
+        """The function with which the dataset reads a file, wrapped to record its calls."""
         ...
 
     def wrap_transform(self, transform: Callable[[Tree], Tree]) -> Callable[[Tree], Tree]:
-        """The function of a sample, recording its calls."""
+        """The function that transforms a sample, wrapped to record its calls."""
         ...
 
     def add_pieces(self, pieces: np.ndarray) -> None:
         """Record pieces of work of threads that run no Python.
 
-        pieces: int64 (pieces, 4), each row the thread (0: the loop's), the number of the batch, and
-        start and stop in nanoseconds.
+        pieces: int64 (pieces, 4). The columns are the thread (0: the loop's), the number of the
+        batch, and the start and the stop of the piece in nanoseconds.
         """
         ...
 
@@ -63,8 +67,11 @@ class Plan:
     """The plan by which a loader delivers epochs."""
 
     order: Order
+    """The order of each epoch's samples; with several ranks, only this rank's share."""
     seed: int
+    """The seed from which random orders are drawn."""
     loading: LoadingSettings = field(default_factory=LoadingSettings)
+    """The settings that the job shares with torch's DataLoader."""
     collate: Collate | None = None
     """The collate that makes batches; None: torch's default_collate."""
     transform: Transform | None = None
@@ -72,9 +79,9 @@ class Plan:
     device: torch.device | None = None
     """Device of the step, for loaders that build batches on it; None: the CPU."""
     rank: int = 0
-    """Number of this process, from 0, among the `world_size` processes that load together. `order`
-    contains only the share of this rank."""
+    """Number of this process, from 0, among the processes that load together."""
     world_size: int = 1
+    """Number of processes that load together."""
     probe: LoaderProbe | None = None
     """The probe of an instrumented pass, if DataLoader or FastLoader loads; None in every timed
     pass."""
@@ -88,13 +95,19 @@ class Loader(Protocol):
     """The store to read; None: the dataset itself."""
 
     def open(self, prepared: PreparedData, plan: Plan) -> AbstractContextManager[Epochs]:
-        """Epochs of batches. Leaving early leaves no thread, process or file behind."""
+        """A context with the epochs.
+
+        No thread, process or open file remains if the context is left before an epoch has ended.
+        """
         ...
 
 
 @runtime_checkable
 class DeclaresSettings(Protocol):
-    """A loader that declares which settings it honours, checked before data is prepared."""
+    """A loader that declares the settings that it honours.
+
+    A job with other settings is refused before its data is prepared.
+    """
 
     honours: tuple[str, ...]
     """Names of the settings that the loader honours, see `check_honoured`."""
@@ -119,8 +132,10 @@ class HasRowsCaveat(Protocol):
 
 
 def without_store(loader: Loader) -> Loader | None:
-    """The loader with a null store, which reads the dataset's samples; None if it has no store, or
-    needs one."""
+    """The loader with a null store, which reads the dataset's samples.
+
+    None if the loader has no store, needs one, or can't be made anew.
+    """
     reads_samples = traits_of(LoaderTraits, loader).reads_samples
     # A user's own loader may be any class, which can't be made anew with another store.
     if loader.store is None or not reads_samples or not is_dataclass(loader):
@@ -132,7 +147,8 @@ def without_store(loader: Loader) -> Loader | None:
     except ValidationError:
         return None
     except Exception:
-        # Loaders of other packages may refuse with any error; one of fastloop's own is a fault.
+        # A loader of another package may refuse a null store with any error. In one of fastloop's
+        # own loaders, such an error is a fault.
         if type(loader).__module__.startswith(OWN_MODULES):
             raise
         return None
@@ -151,9 +167,10 @@ def check_honoured(
 ) -> None:
     """Raise Unsupported if the plan changes a setting that this loader would ignore.
 
-    honours: settings that this loader honours in addition to the settings that every loader
-    honours: fields of LoadingSettings, `collate`, CANONICAL_COLLATE or RAGGED_COLLATE, and
-    `transform`. of_samples: the settings that the loader honours if its store is null.
+    loader: name of the loader, for the message. honours: names of the settings that this loader
+    honours in addition to those that every loader honours. They are fields of LoadingSettings,
+    `collate`, CANONICAL_COLLATE, RAGGED_COLLATE and `transform`. of_samples: names of the settings
+    that the loader would honour if its store were null.
     """
     ignored = {
         name: getattr(plan.loading, name)
@@ -173,8 +190,11 @@ def check_honoured(
 
 
 def _describe_callers(name: str, plan: Plan, of_samples: tuple[str, ...]) -> str:
-    """The end of a message: for a collate or transform, the setting with which this loader calls
-    it, or another loader that does; else empty."""
+    """The end of the message about an ignored setting; empty if it is no collate or transform.
+
+    The text names the setting with which this loader calls the collate or the transform, or
+    another loader that calls it.
+    """
     if name not in ("collate", "transform"):
         return ""
     collate = plan.collate if name == "collate" else None

@@ -1,5 +1,7 @@
-"""CPU time of each process, as the system counts it: in one reading (`read_processes`), and between
-two readings (`seconds_spent`)."""
+"""CPU time of each process, as the system counts it.
+
+`read_processes` makes one reading, and `seconds_spent` returns the CPU time between two readings.
+"""
 
 from __future__ import annotations
 
@@ -17,21 +19,27 @@ KERNEL = 2
 
 @dataclass(frozen=True, kw_only=True)
 class ProcessTimes:
-    """CPU seconds of a process so far."""
+    """A process in one reading, with its CPU seconds so far."""
 
     parent: int
+    """Process id of the parent."""
     name: str
+    """Name of the process, in printable characters."""
     started: int
-    """Start time in clock ticks since the system's start; it differs between processes that had the
-    same id one after the other."""
+    """Start time in clock ticks since the system's start. Processes that had the same id one after
+    the other differ in it."""
     own_s: float
+    """CPU seconds of the process itself."""
     ended_children_s: float
     """CPU seconds of the ended children that the process waited for, and of their ended
     children."""
 
 
 def read_processes(proc: Path) -> dict[int, ProcessTimes]:
-    """The processes that this one may see, by their ids."""
+    """The processes that this process may see, by process id.
+
+    proc: folder of Linux's proc file system; the result is empty if there is no such folder.
+    """
     hertz = os.sysconf("SC_CLK_TCK")
     found = {}
     names = os.listdir(proc) if proc.exists() else ()
@@ -43,9 +51,9 @@ def read_processes(proc: Path) -> dict[int, ProcessTimes]:
         # The process has ended since the folder was listed.
         except OSError:
             continue
-        # The name is in parentheses, and may contain parentheses and blanks itself: the fields
-        # begin after the last one. Numbers as in proc_pid_stat(5), less 3: 4 ppid, 14 to 17 utime,
-        # stime, cutime, cstime, 22 starttime.
+        # The name is in parentheses, and may itself contain parentheses and blanks, so the fields
+        # begin after the last parenthesis. Field n of proc_pid_stat(5) is fields[n - 3]: 4 is ppid,
+        # 14 to 17 are utime, stime, cutime and cstime, 22 is starttime.
         before, _, after = text.rpartition(") ")
         fields = after.split()
         user, system, children_user, children_system = (int(each) / hertz for each in fields[11:15])
@@ -60,7 +68,7 @@ def read_processes(proc: Path) -> dict[int, ProcessTimes]:
 
 
 def _printable_name(name: str) -> str:
-    """A process's name for a line of text: whatever can't be printed separates words."""
+    """A process's name for a line of text, with blanks for characters that can't be printed."""
     # A program may give itself any name (prctl(2), PR_SET_NAME), also with a line feed.
     return " ".join("".join(each if each.isprintable() else " " for each in name).split())
 
@@ -73,8 +81,10 @@ def shows_kernel(processes: Mapping[int, ProcessTimes]) -> bool:
 def seconds_spent(
     before: Mapping[int, ProcessTimes], after: Mapping[int, ProcessTimes]
 ) -> dict[int, float]:
-    """CPU seconds between two readings of each process that is still alive, and of its ended
-    children."""
+    """CPU seconds of each process between two readings, by process id.
+
+    Only processes of the second reading are included, each with the seconds of its ended children.
+    """
     # When a child ends, its parent's counter of ended children grows by all that the child ever
     # used. The part before the first reading, which that reading knows, is subtracted again.
     ended_s: defaultdict[int, float] = defaultdict(float)
@@ -87,7 +97,8 @@ def seconds_spent(
         if known is None or known.started != times.started:
             spent[pid] = times.own_s + times.ended_children_s
         else:
-            # Negative if a parent has ignored SIGCHLD: then no counter receives the child's time.
+            # The difference is negative if a parent has ignored SIGCHLD, because no counter then
+            # receives the child's time.
             children_s = times.ended_children_s - known.ended_children_s - ended_s[pid]
             spent[pid] = times.own_s - known.own_s + max(0.0, children_s)
     return spent
@@ -97,7 +108,7 @@ def _living_ancestor(
     pid: int, before: Mapping[int, ProcessTimes], after: Mapping[int, ProcessTimes]
 ) -> int:
     """The nearest ancestor that is alive at the second reading; 0 if there is none."""
-    # Equal start times: the id may have been given to another process meanwhile.
+    # The start times are compared, because another process may have got the id meanwhile.
     while pid in before:
         pid = before[pid].parent
         if pid in after and pid in before and after[pid].started == before[pid].started:
@@ -106,7 +117,7 @@ def _living_ancestor(
 
 
 def process_tree(processes: Mapping[int, ProcessTimes], root: int) -> set[int]:
-    """The process and all its descendants."""
+    """The ids of the process `root` and all its descendants; empty if there is no such process."""
     children: dict[int, list[int]] = {}
     for pid, times in processes.items():
         children.setdefault(times.parent, []).append(pid)

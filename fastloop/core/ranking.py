@@ -21,59 +21,60 @@ from fastloop.core.pair_tests import (
 from fastloop.core.stats import MINIMUM_EFFECT, are_positive, log_interval, median
 
 FEWEST_FOR_RANKING = 3
-"""Jobs with fewer trials have no ranks: two trials say too little about noise."""
+"""Minimum number of trials of each job for ranks: two trials say too little about noise."""
 NO_RANK = "-"
-"""Printed in place of a rank if there is no other job, or too few trials for ranks."""
+"""Text in place of a rank if there is no other job, or too few trials for ranks."""
 ROUNDS_OF_NO_RANKING = 5
-"""Rounds with trials=auto of a single job, or of jobs that can't be ranked: there is nothing to
-decide."""
+"""Number of rounds with trials=auto if there is no ranking to decide: for a single job, or for jobs
+that can't be ranked."""
 FEWEST_FOR_INTERVALS = 5
-"""With at least this many trials, the interval of a pair's ratio has to confirm the pair's test.
-With fewer trials the interval is less certain than the test, because it uses the noise of this pair
-alone, while the test uses the noise of all jobs."""
+"""Minimum number of trials from which the interval of a pair's ratio has to confirm the pair's
+test. The interval uses the noise of this pair alone, and the test uses the noise of all jobs. With
+fewer trials, the interval is therefore less certain than the test."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Ranking:
-    """Ranks of jobs, and the trials that are still needed to separate ties."""
+    """Ranks of jobs, and the number of trials that would separate ties."""
 
     ranks: dict[str, int]
-    """Rank by name, in the order of the medians, such as 1, 1, 3: one more than the number of jobs
-    that are surely faster. Empty if `undetermined` says why."""
+    """Name of a job -> its rank, fastest job first. A rank is one more than the number of jobs that
+    are surely faster, so ranks may be 1, 1, 3. Empty if `undetermined` says why."""
     faster: dict[str, frozenset[str]] = field(default_factory=dict)
-    """Name of a job -> the jobs that are surely faster, directly or through a third; empty without
-    ranks."""
+    """Name of a job -> the jobs that are surely faster, directly or through a third job. Empty if
+    there are no ranks."""
     undetermined: str
-    """The reason for missing ranks and the number of trials needed, in one line; empty with
-    ranks."""
+    """The reason why there are no ranks, and the number of trials needed, in one line. Empty if
+    there are ranks."""
     needed: str
-    """In words, about how many trials of each job would separate the jobs of rank 1 (without ranks:
-    all jobs); empty if one job is first."""
+    """Text that says about how many trials of each job would separate the jobs of rank 1 or,
+    without ranks, all jobs. Empty if only one job has rank 1."""
     order: tuple[str, ...]
-    """All names by median seconds, fastest first; names without values last."""
+    """Names of all jobs by their median seconds, fastest first; jobs without values are last."""
     enough_trials: int = 0
     """The number of trials in `needed`; 0 if it is not known."""
     equal: tuple[str, ...] = ()
-    """The jobs that are surely as fast as the first of the order: within 2 %."""
+    """The jobs that surely differ by less than 2 % from the first job of the order."""
     undecided: tuple[str, ...] = ()
-    """The jobs that are neither surely slower than the first nor surely as fast, in the order of
-    the medians."""
+    """The jobs that are neither surely slower than the first job nor surely as fast, fastest
+    first."""
     share: float | None = None
     """Fraction of the 5 % rate of false claims that the tests of this ranking may spend
     (trials=auto, see core/auto_trials.py); None: all of it."""
 
 
 def rank_jobs(seconds: Mapping[str, Sequence[float]], *, in_looks: bool = False) -> Ranking:
-    """Rank jobs by median seconds, with ties; the lists are aligned by round.
+    """Rank jobs by their median seconds, with ties.
 
-    in_looks: the rounds went on until the ranking was decided or time was up (trials=auto); see
-    core/auto_trials.py.
+    seconds: name of a job -> its times, aligned by round. in_looks: True with trials=auto: the
+    rounds went on until the ranking was decided or time was up, see core/auto_trials.py.
 
     The rank of a job is one more than the number of jobs that are surely faster, directly or
-    through a third job. Surely faster means that the paired ratio of the two is at least 1.02
-    (median over rounds), that `significant_pairs` tells them apart, and that the ratio's interval
-    is above 1 (from five rounds on). All pairs are tested, not only those with the first: the job
-    of the lowest median may be the noisiest, and can then be told apart from no other.
+    through a third job. A job is surely faster than another one under three conditions. The median
+    over rounds of the paired ratio is at least 1.02; `significant_pairs` tells the two jobs apart;
+    and, from five rounds on, the ratio's interval is above 1. All pairs are tested, not only those
+    with the first job: the job with the lowest median may be the noisiest, and can then be told
+    apart from no other job.
 
     >>> rank_jobs({"a": [1.0, 1.01, 1.0], "b": [2.0, 2.02, 2.01], "c": [2.01, 2.0, 2.02]}).ranks
     {'a': 1, 'b': 2, 'c': 2}
@@ -82,25 +83,26 @@ def rank_jobs(seconds: Mapping[str, Sequence[float]], *, in_looks: bool = False)
         return _rank_with_share(seconds, None)
     rounds = min(map(len, seconds.values()), default=0)
     ranking = _rank_with_share(seconds, share_of_look(rounds))
-    # These trials don't decide the ranking, so it was time that ended the rounds.
+    # These trials don't decide the ranking, so the rounds have ended because time was up.
     if ranking.undecided:
         return _rank_with_share(seconds, share_of_last_look(rounds))
     return ranking
 
 
 def is_decided(seconds: Mapping[str, Sequence[float]]) -> bool:
-    """True if trials=auto ends with these trials: the first job is surely faster than each other
-    job or surely as fast, or MOST_ROUNDS rounds have run. A single job has ROUNDS_OF_NO_RANKING.
+    """True if a sweep with trials=auto ends with these trials.
 
-    seconds: each job's times by its name, aligned by round.
+    The sweep ends if the first job is surely faster than each other job or surely as fast, or if
+    MOST_ROUNDS rounds have run. A single job has ROUNDS_OF_NO_RANKING rounds. seconds: name of a
+    job -> its times, aligned by round.
     """
     rounds = min(map(len, seconds.values()), default=0)
     if len(seconds) < 2:
         return rounds >= ROUNDS_OF_NO_RANKING
     if rounds >= MOST_ROUNDS:
         return True
-    # Only the rounds in LOOKS are tested: a test after every round would exceed the 5 % of false
-    # claims that the looks share.
+    # The trials are tested only after the rounds in LOOKS, which share 5 % of false claims. With a
+    # test after every round, there would be more.
     if rounds not in LOOKS:
         return False
     ranking = _rank_with_share(seconds, share_of_look(rounds))
@@ -108,8 +110,10 @@ def is_decided(seconds: Mapping[str, Sequence[float]]) -> bool:
 
 
 def _rank_with_share(seconds: Mapping[str, Sequence[float]], look_share: float | None) -> Ranking:
-    """The ranking; its tests may spend this fraction of the 5 % rate of false claims. None: all of
-    it."""
+    """The ranking of the jobs, see `rank_jobs`.
+
+    look_share: fraction of the 5 % rate of false claims that the tests may spend; None: all of it.
+    """
     order = tuple(sorted(seconds, key=lambda name: _sort_key(seconds[name])))
     lists = [seconds[name] for name in order]
     if reason := _why_undetermined(lists):
@@ -118,7 +122,7 @@ def _rank_with_share(seconds: Mapping[str, Sequence[float]], look_share: float |
         return Ranking(
             ranks={}, undetermined=undetermined, needed=needed, order=order, share=look_share
         )
-    # Noise multiplies times. In logarithms it is added, and a ratio of two jobs is a difference.
+    # Noise multiplies times, so noise is added to their logarithms. A ratio becomes a difference.
     logs = {name: np.log(seconds[name]) for name in order}
     faster = _find_faster(logs, look_share)
     equal = _find_equal(logs, look_share)
@@ -140,8 +144,10 @@ def _rank_with_share(seconds: Mapping[str, Sequence[float]], look_share: float |
 
 
 def explain_no_ranks(trials: Sequence[Trials]) -> str:
-    """The reason why jobs with these numbers of trials will get no ranks, in one line; empty if
-    they may get some."""
+    """The reason why jobs will get no ranks, in one line; empty if they may get some.
+
+    trials: the number of trials of each job.
+    """
     fewest = min((each for each in trials if each != AUTO), default=FEWEST_FOR_RANKING)
     if len(trials) < 2 or fewest >= FEWEST_FOR_RANKING:
         return ""
@@ -152,19 +158,23 @@ def explain_no_ranks(trials: Sequence[Trials]) -> str:
 
 
 def _sort_key(values: Sequence[float]) -> float:
-    # Infinity sorts jobs without values, or with a NaN, last; a NaN would make the order undefined.
+    """The median; infinity, which sorts last, for a job without values or with a NaN."""
+    # A NaN as the key would make the order undefined.
     middle = median(values) if len(values) else math.inf
     return math.inf if math.isnan(middle) else middle
 
 
 def _find_equal(logs: dict[str, np.ndarray], look_share: float | None) -> tuple[str, ...]:
-    """The jobs that are surely as fast as the first; `logs` is in order."""
+    """Names of the jobs that are surely as fast as the first job.
+
+    logs: name of a job -> logarithms of its times, in the order of the medians.
+    """
     others = [*logs][1:]
     if not others:
         return ()
     margin = math.log1p(MINIMUM_EFFECT)
     is_equal = equal_pairs(np.stack(list(logs.values())), margin, look_share=look_share)
-    # The pairs of the first job, with the others in their order.
+    # The pairs of the first job with each other job, in the order of these.
     with_first = is_equal[pairs(len(logs))[0] == 0]
     return tuple(name for name, equal in zip(others, with_first, strict=True) if equal)
 
@@ -172,7 +182,10 @@ def _find_equal(logs: dict[str, np.ndarray], look_share: float | None) -> tuple[
 def _find_faster(
     logs: dict[str, np.ndarray], look_share: float | None
 ) -> dict[str, frozenset[str]]:
-    """Name of a job -> the jobs that are surely faster, see `rank_jobs`; `logs` is in order."""
+    """Name of a job -> the jobs that are surely faster, see `rank_jobs`.
+
+    logs: name of a job -> logarithms of its times, in the order of the medians.
+    """
     names = list(logs)
     if len(names) < 2:
         return dict.fromkeys(names, frozenset())
@@ -198,8 +211,8 @@ def _find_faster(
 def _is_surely_slower(log_ratios: np.ndarray) -> bool:
     """True if the second job of a pair is surely slower, by the rules of `rank_jobs`.
 
-    log_ratios: (rounds,) logarithms of its times divided by the first job's. The test of
-    `significant_pairs` or, with trials=auto, `significant_at_look` has told the pair apart already.
+    log_ratios: (rounds,), logarithms of the second job's times divided by the first job's. A test,
+    `significant_pairs` or `significant_at_look`, has already told the two jobs apart.
     """
     is_confirmed = len(log_ratios) < FEWEST_FOR_INTERVALS or log_interval(log_ratios)[0] > 0
     return bool(is_confirmed and np.median(log_ratios) >= math.log1p(MINIMUM_EFFECT))
@@ -220,10 +233,10 @@ def _why_undetermined(lists: list[Sequence[float]]) -> str:
 
 
 def _describe_needed(lists: list[Sequence[float]]) -> tuple[str, int]:
-    """About how many trials of each job would separate the first job from the last: in words, and
-    as a number. The number is 0 if it is not known.
+    """About how many trials of each job would tell the first job and the last apart.
 
-    lists: the values of each job, fastest first.
+    Returns the answer in words, and the number, which is 0 if it is not known. lists: the times of
+    each job, fastest job first.
     """
     if not are_positive(*lists):
         return "", 0

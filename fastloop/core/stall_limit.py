@@ -1,4 +1,4 @@
-"""limit_stalls: interrupts work that makes no progress for some time, by a timer and SIGALRM."""
+"""Interrupt work that makes no progress for some time, by a timer that sends SIGALRM."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ from contextlib import contextmanager
 from types import FrameType
 
 SHORTEST_S = 0.05
-"""Limits below this many seconds are raised to it: with alarms that follow each other at once, the
-interrupted code could not even unwind."""
+"""Minimum limit in seconds; a shorter limit is raised to this one. If alarms followed each other at
+once, the interrupted code could not even unwind."""
 
 
-# It is a BaseException, so that the user's `except Exception` does not swallow it.
+# Stalled is a BaseException, so that `except Exception` in the user's code does not swallow it.
 class Stalled(BaseException):
-    """No progress within the limit; the message names the line at which the work hangs."""
+    """Work has made no progress within its limit; the message names the line at which it hangs."""
 
 
 @contextmanager
 def limit_stalls(limit_s: float) -> Iterator[None]:
-    """Raise Stalled inside the context if note_progress is not called for that many seconds.
+    """Raise Stalled inside the context if note_progress is not called for `limit_s` seconds.
 
-    There is a limit in the main thread only.
+    In threads other than the main one, there is no limit.
     """
-    # Python runs handlers of signals in the main thread only.
+    # Python runs signal handlers in the main thread only.
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -34,8 +34,8 @@ def limit_stalls(limit_s: float) -> Iterator[None]:
         raise Stalled(f"no progress within {limit_s:g} s: {where}")
 
     before = signal.signal(signal.SIGALRM, raise_stalled)
-    # The timer repeats at that interval, because code may catch the first Stalled, or lose it in a
-    # __del__ or a callback from C.
+    # The timer fires again after each interval, because the first Stalled may be caught, or lost in
+    # a __del__ or in a callback from C.
     timer_s = max(limit_s, SHORTEST_S)
     signal.setitimer(signal.ITIMER_REAL, timer_s, timer_s)
     try:
@@ -46,8 +46,8 @@ def limit_stalls(limit_s: float) -> Iterator[None]:
 
 
 def note_progress() -> None:
-    """Start the limit again; does nothing without a limit. Takes about a microsecond."""
-    # The interval of the running timer is the limit, and 0 if no timer runs.
+    """Restart the time of the present limit, if there is one, in about a microsecond."""
+    # The interval of the timer is the limit in seconds; an interval of 0 means that no timer runs.
     _, limit_s = signal.getitimer(signal.ITIMER_REAL)
     if limit_s:
         signal.setitimer(signal.ITIMER_REAL, limit_s, limit_s)

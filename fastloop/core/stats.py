@@ -22,17 +22,19 @@ median = statistics.median
 MINIMUM_EFFECT = 0.02
 """Jobs that differ by less share a rank: such a gain is not worth changing a loader for."""
 FEWEST_FOR_INTERVAL = 3
-"""Fewer values have no interval, only a range."""
+"""Minimum number of values for an interval; fewer values have only a range."""
 RESAMPLES = 10_000
 """Number of resamples of a bootstrap interval."""
 BOUNDS = (2.5, 97.5)
 """Percentiles at the ends of a 95 % interval."""
 POSITION = 0.1
+"""Parameter of the positions of the values in the smoothed bootstrap, see `log_interval`."""
 TAIL = 3.0
+"""Length of the tails of the smoothed bootstrap, as a multiple of the gap between the outermost
+value and its neighbour."""
 TAILS_OF_FEW = {3: 6.0, 4: 5.0}
-"""Parameters of the smoothed bootstrap, see `log_interval`. TAILS_OF_FEW replaces TAIL for 3 and 4
-values, whose intervals cover 91 and 93 % with TAIL. experiments/intervals/README.md has the
-coverage."""
+"""Number of values -> the length that replaces TAIL. With TAIL the intervals of 3 and 4 values
+would cover only 91 and 93 %, see experiments/intervals/README.md."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,8 +44,9 @@ class Ratio:
     estimate: float
     """Median of the paired ratios."""
     low: float
+    """Lower end of the 95 % paired bootstrap interval of that median."""
     high: float
-    """The 95 % paired bootstrap interval of that median."""
+    """Upper end of that interval."""
     p_value: float
     """p value of equality, by a paired t test of the logarithms; not corrected for several
     tests."""
@@ -56,10 +59,13 @@ class Estimate:
     """A median with its uncertainty. Unlike a Ratio's, the values may be negative."""
 
     value: float
+    """The median."""
     low: float
+    """Lower end of the 95 % interval of the median; the lowest value if there is no interval."""
     high: float
-    """95 % interval of the median; below three values the lowest and the highest of them."""
+    """Upper end of that interval; the highest value if there is no interval."""
     is_interval: bool
+    """False below three values."""
 
 
 def no_less_than_zero(known: Estimate) -> Estimate:
@@ -73,7 +79,7 @@ def no_less_than_zero(known: Estimate) -> Estimate:
 
 
 def estimate(values: Sequence[float]) -> Estimate:
-    """Median of one or more values with its interval, or below three with their range."""
+    """The median of one or more values with its interval, or below three values with the range."""
     array = np.asarray(values, float)
     is_interval = len(array) >= FEWEST_FOR_INTERVAL
     bounds = log_interval(array) if is_interval else (array.min(), array.max())
@@ -82,8 +88,10 @@ def estimate(values: Sequence[float]) -> Estimate:
 
 
 def std(values: Sequence[float]) -> float | None:
-    """Standard deviation with ddof 1 (ddof 0 understates by 2.6 % at n=20); None below two
-    values."""
+    """Standard deviation of the values, with ddof=1; None below two values.
+
+    With ddof=0 the standard deviation of 20 values would be 2.6 % too low.
+    """
     return statistics.stdev(values) if len(values) > 1 else None
 
 
@@ -95,8 +103,11 @@ def percentile(values: Sequence[float], percent: float) -> float:
 def interval(
     values: Sequence[float], *, look_share: float | None = None
 ) -> tuple[float, float] | None:
-    """95 % bootstrap interval of the median; None below three values, or if one is not a
-    positive number. look_share: see `log_interval`."""
+    """Ends of the 95 % bootstrap interval of the median; None if there is no interval.
+
+    There is none below three values, or if a value is not a positive number. look_share: see
+    `log_interval`.
+    """
     if len(values) < FEWEST_FOR_INTERVAL or not are_positive(values):
         return None
     low, high = _exp(*log_interval(np.log(values), look_share=look_share))
@@ -110,8 +121,11 @@ def ratio(
     look_share: float | None = None,
     trials_per_round: int = 1,
 ) -> Ratio | None:
-    """Ratio of new to base, paired by round; None if their counts differ or are below three, or
-    if a value is not a positive number. look_share, trials_per_round: see `log_interval`."""
+    """Ratio of new times to base times, paired by round.
+
+    None if the counts of values differ or are below three, or if a value is not a positive number.
+    look_share, trials_per_round: see `log_interval`.
+    """
     if len(new) != len(base) or len(new) < FEWEST_FOR_INTERVAL or not are_positive(new, base):
         return None
     logs = np.log(np.asarray(new, float)) - np.log(np.asarray(base, float))
@@ -131,8 +145,11 @@ def ratio(
 def ratio_or_range(
     new: Sequence[float], base: Sequence[float], *, look_share: float | None = None
 ) -> Ratio | None:
-    """Ratio of new to base with its interval or, below three rounds, with its range, which proves
-    nothing; None if the counts differ or a value is not a positive number."""
+    """Ratio of new times to base times with its interval, or below three rounds with its range.
+
+    A range proves nothing, so its p value is 1. None without values, if the counts of values
+    differ, or if a value is not a positive number. look_share: see `log_interval`.
+    """
     if known := ratio(new, base, look_share=look_share):
         return known
     if not new or len(new) != len(base) or not are_positive(new, base):
@@ -148,14 +165,17 @@ def are_positive(*lists: Sequence[float]) -> bool:
 
 
 def _exp(*logs: float) -> list[float]:
+    """The exponentials of the logarithms; infinity for those that are too large."""
     with np.errstate(over="ignore"):  # overflow to infinity is intended
         return np.exp(logs).tolist()
 
 
 @cache
 def _middles(count: int) -> np.ndarray:
-    """(resamples, 2): the two middle values of `count` sorted uniform numbers; for odd counts the
-    middle value twice."""
+    """The two middle values of `count` sorted uniform numbers, float64 (RESAMPLES, 2).
+
+    For an odd count, both are the middle value.
+    """
     # With a fixed seed, the intervals of a result file are the same whenever they are computed.
     uniforms = np.sort(np.random.default_rng(0).random((RESAMPLES, count)), axis=1)
     return uniforms[:, [(count - 1) // 2, count // 2]]
@@ -163,6 +183,7 @@ def _middles(count: int) -> np.ndarray:
 
 @cache
 def _middle_bounds(count: int) -> np.ndarray:
+    """The percentiles BOUNDS of the middle one of `count` uniform numbers, for an odd count."""
     return np.percentile(_middles(count)[:, 0], BOUNDS)
 
 
@@ -171,11 +192,14 @@ def log_interval(
 ) -> np.ndarray:
     """Ends of the 95 % percentile interval of the median over resamples of the values.
 
-    look_share: None with a fixed number of trials. With trials=auto, rounds go on until the ranking
-    is decided, and the ranking is tested after some of them, the looks; `look_share` is the share
-    of the false claims that this look may make, see core/auto_trials.py. The interval is then wide
-    enough to hold the median at all looks together (Jennison and Turnbull 1989), even if the values
-    are correlated in time. trials_per_round: each value is the mean of this many successive trials.
+    values: usually logarithms of times, one for each round, in their order. trials_per_round: each
+    value is the mean of this many successive trials.
+
+    look_share: None with a fixed number of trials. With trials=auto, the ranking is tested after
+    some of the rounds, the looks. `look_share` is the share of all allowed false claims that this
+    look may make, see core/auto_trials.py. The interval is then so wide that in 95 % of cases the
+    intervals of all looks contain the median (Jennison and Turnbull 1989), even if the values are
+    correlated in time.
     """
     # A smoothed bootstrap (Banks 1988) draws from a piecewise linear distribution through the
     # values, with the k-th of n at (k - POSITION) / (n + 1 - 2 POSITION), extended beyond the
@@ -205,8 +229,7 @@ def log_interval(
 
 @cache
 def _widening(count: int, look_share: float) -> float:
-    """The factor by which an interval that holds at all looks is wider than one for this look
-    alone."""
+    """The width of an interval that holds at all looks, relative to one for this look alone."""
     from scipy.special import stdtrit
 
     # The bootstrap has no quantiles that far out, so the factor comes from Student's interval.

@@ -1,7 +1,8 @@
-"""Traits: optional attributes of options, declared as a ClassVar or a property of the same name.
+"""Traits: optional attributes by which an option describes itself to the rest of fastloop.
 
-An option without the attribute has the default below, which is right for an option that implements
-only its Protocol. Code outside the options asks for traits, never for an option's class.
+An option declares a trait as a ClassVar or a property of the same name. An option without the
+attribute has the default below, which is right for an option that implements only its Protocol.
+Code outside the options asks for traits, never for an option's class.
 """
 
 from __future__ import annotations
@@ -20,9 +21,9 @@ class DatasetTraits:
     """True if each access to a sample decodes an image file. Decoding is then the limit of loaders
     that read the samples."""
     gathers: bool = False
-    """True if each access to a sample copies a row of memory, or makes floats of its bytes.
+    """True if each access to a sample copies a row of memory, or converts its bytes to floats.
     Gathering rows is then the limit of loaders that read the samples. If a dataset declares neither
-    trait, its work is of another kind, and has no known limit."""
+    `decodes` nor `gathers`, its kind of work has no known limit."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,7 +31,7 @@ class DecoderTraits:
     """Traits of a decoder."""
 
     is_reference: bool = False
-    """True for Pillow: FastLoader's native decoder delivers the same pixels, bit by bit."""
+    """True for Pillow, as FastLoader's native decoder delivers the same pixels, bit by bit."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,11 +39,12 @@ class LoaderTraits:
     """Traits of a loader."""
 
     has_even_shares: bool = False
-    """True if all ranks get the same number of batches, because the plan's order is followed."""
+    """True if the loader follows the plan's order, so that all ranks get equally many batches. A
+    rank is one of several processes that load together."""
     is_on_device: bool = False
     """True if batches are built on the plan's device."""
     reads_samples: bool = False
-    """True if the loader reads the dataset's samples themselves if its store is null."""
+    """True if a loader without a store (store null) reads the samples of the dataset."""
     in_memory: bool = False
     """True if all rows are copied from the store into memory before the first epoch."""
     honours_batch_size: bool = True
@@ -51,10 +53,10 @@ class LoaderTraits:
     """True if the loader provides the data itself and takes no dataset, see
     options/dataset/user.py."""
     shuffles_itself: bool = False
-    """True if the loader reads shards as streams. It draws order=random itself, from the samples in
-    a buffer, and follows no other order than order=sequential."""
+    """True if the loader reads shards (files with parts of the data) as streams. For order=random
+    it draws samples from a buffer. Apart from that, it supports only order=sequential."""
     is_user_code: bool = False
-    """True if the loader is the user's own code. Its kind of work is then unknown."""
+    """True if the loader is the user's own code. The kind of its work is then unknown."""
     unknown_files: str = ""
     """The reason why the loader may read files that belong neither to its store nor to its dataset;
     empty if it reads no such files."""
@@ -65,8 +67,8 @@ class PlacementTraits:
     """Traits of a placement."""
 
     runs_threads: bool = False
-    """True if the placement leaves threads in its process. A worker forked from it would deadlock
-    on their locks."""
+    """True if the placement leaves threads in its process. A worker that is forked from this
+    process would wait forever for locks that these threads hold."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,9 +76,10 @@ class CollateTraits:
     """Traits of a collate."""
 
     is_default: bool = False
-    """True for torch's default_collate without a `finish`: the plan then has no collate."""
+    """True for torch's default_collate without work in `finish`. The plan then has no collate."""
     defines_samples: bool = False
-    """True if the collate defines the samples. The same-data reference then needs it, too."""
+    """True if only the collate turns the dataset's items into samples. The reference of the
+    same-data check then applies the collate, too."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,8 +89,8 @@ class TransformTraits:
     is_identity: bool = False
     """True if samples stay as they are. The transform is then not called."""
     converts_bytes: bool = False
-    """True if the transform only makes scaled floats of uint8 leaves, which can be done while rows
-    are gathered."""
+    """True if the transform only converts uint8 leaves to scaled floats. A loader can do this while
+    it gathers rows."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,7 +98,8 @@ class ExecutionTraits:
     """Traits of an execution."""
 
     is_identity: bool = False
-    """True if model and step stay as they are, which also fits benchmarks without a model."""
+    """True if the execution changes neither model nor step. It then also fits benchmarks without a
+    model."""
     averages_gradients: bool = True
     """True if ranks can average their gradients inside the step."""
 
@@ -118,6 +122,9 @@ class TrackerTraits:
 
 
 def traits_of(kind: type[T], option: object) -> T:
-    """The option's traits of a kind, with defaults for those that it does not declare."""
+    """The traits of an option, with the defaults of those that the option does not declare.
+
+    kind: the class of the traits, such as LoaderTraits for a loader.
+    """
     declared: Any = fields(kind)  # pyright: ignore[reportArgumentType]
     return kind(**{trait.name: getattr(option, trait.name, trait.default) for trait in declared})

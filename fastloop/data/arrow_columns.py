@@ -15,7 +15,8 @@ from fastloop.data.store_leaves import array_of
 def table_of(pyarrow: Any, batch: Tree, option: str, alternative: str) -> Any:
     """A pyarrow Table of the batch: leaf k is the column `k`.
 
-    Raises Unsupported, which names `option` and `alternative`, for dtypes that Arrow lacks.
+    pyarrow: the imported module. Raises Unsupported, which names `option` and `alternative`, for
+    dtypes that Arrow lacks and for rows without values.
     """
     leaves = pytree.tree_leaves(batch)
     columns = [_column(pyarrow, leaf, option, alternative) for leaf in leaves]
@@ -33,6 +34,7 @@ def array_of_column(column: Any, shape: list[int]) -> np.ndarray:
 
 
 def _column(pyarrow: Any, leaf: torch.Tensor, option: str, alternative: str) -> Any:
+    """The Arrow array of a leaf: values if rows have no dimension, else lists of fixed length."""
     array = array_of(leaf, option, alternative)
     length = int(np.prod(array.shape[1:]))
     try:

@@ -21,14 +21,15 @@ from fastloop.data.torch_epochs import identity_collate
 def batch_getter(
     store: Store | None, prepared: PreparedData, in_memory: bool, collate: Collate | None = None
 ) -> Callable[[np.ndarray], Tree]:
-    """A function from int64 indices to a newly allocated batch, for libraries that have threads but
-    don't gather rows themselves.
+    """A function from int64 indices to a batch in newly allocated memory.
 
-    With a store, the batch is gathered by np.take, from the mapped files or, with in_memory, from
-    memory. Without one, the calling thread decodes the samples and `collate` makes the batch (None:
-    torch's default_collate), unless the dataset's own `__getitems__` returns a batch. Raises
-    Unsupported for rows that are neither arrays nor tensors, and for a collate if the dataset
-    returns batches.
+    With a store, np.take gathers the batch, from memory if `in_memory` is True, or else from the
+    mapped files. Without a store, the calling thread decodes the samples, and `collate` makes the
+    batch; None: torch's default_collate. No collate is called if the dataset's own `__getitems__`
+    returns a batch.
+
+    Raises Unsupported for rows that are neither arrays nor tensors, and for a collate if the
+    dataset returns batches.
     """
     if store is None:
         samples = prepared.dataset.open()
@@ -45,8 +46,10 @@ def batch_getter(
 
 
 def _sample_collate(prepared: PreparedData, collate: Collate | None) -> Callable[[Any], Tree]:
-    """The function that makes a batch of the dataset's samples; raises Unsupported if the dataset
-    returns whole batches, which no collate can make."""
+    """The function that makes a batch of the samples that the dataset returns.
+
+    Raises Unsupported for a collate if the dataset returns whole batches.
+    """
     if not prepared.returns_batches:
         return collate.collate if collate else default_collate
     if collate is not None:
@@ -56,6 +59,7 @@ def _sample_collate(prepared: PreparedData, collate: Collate | None) -> Callable
 
 
 def _take(leaf: torch.Tensor, indices: np.ndarray) -> torch.Tensor:
+    """A copy of the leaf's rows at these indices."""
     # numpy has no bfloat16.
     if leaf.dtype == torch.bfloat16:
         return leaf.index_select(0, torch.from_numpy(indices))

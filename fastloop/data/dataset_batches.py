@@ -1,4 +1,7 @@
-"""Fetch the samples of a batch from a Dataset. Its `__getitems__` may return a whole batch."""
+"""Fetch the samples of a batch from a Dataset, with its `__getitems__` if it has this method.
+
+torch documents that `__getitems__` returns a list of samples, but it may return a whole batch.
+"""
 
 from __future__ import annotations
 
@@ -15,17 +18,22 @@ from fastloop.core.types import Tree, Unsupported, name_of
 
 
 def fetch_samples(samples: Samples, indices: list[int]) -> Any:
-    """The argument that torch's DataLoader passes to its collate_fn: the result of the Dataset's
-    `__getitems__` if it has one, else a list of samples."""
+    """The samples of a batch, in the form in which torch's DataLoader passes them to collate_fn.
+
+    The form is the result of the Dataset's `__getitems__`, or a list of samples if the Dataset has
+    no such method.
+    """
     getitems = getattr(samples, "__getitems__", None)
     return getitems(indices) if getitems else [samples[index] for index in indices]
 
 
 def returns_batches(samples: Samples) -> bool:
-    """True if the Dataset's `__getitems__` returns a batch, such as `self.data[indices]`, instead
-    of the list of samples that torch documents."""
-    # Two samples are enough to tell. A batch of them is either not a sequence of two, or its two
-    # items, such as (images, labels), differ from samples in their trees or dimensions.
+    """True if the Dataset's `__getitems__` returns a batch instead of a list of samples.
+
+    Such a batch is, for example, `self.data[indices]`.
+    """
+    # Two samples are enough to tell. A batch of two samples may be no sequence of two items. If it
+    # is one, such as (images, labels), its items differ from samples in their trees or dimensions.
     getitems = getattr(samples, "__getitems__", None)
     if not getitems:
         return False
@@ -38,8 +46,10 @@ def returns_batches(samples: Samples) -> bool:
 
 
 def needs_no_collate(prepared: PreparedData, plan: Plan) -> bool:
-    """True if the Dataset's `__getitems__` returns batches and no collate is set; raises
-    Unsupported for settings that need single samples."""
+    """True if the Dataset's `__getitems__` returns batches, and the plan has no collate.
+
+    Raises Unsupported if `__getitems__` returns batches, but the plan needs single samples.
+    """
     if not prepared.returns_batches:
         return False
     reason = f"the __getitems__ of {prepared.label} returns a whole batch"
@@ -53,6 +63,9 @@ def needs_no_collate(prepared: PreparedData, plan: Plan) -> bool:
 
 
 def _form(sample: Tree) -> tuple[Any, list[int]]:
-    """The tree and the number of dimensions of each leaf, which batching increases."""
+    """The tree of a sample, and the number of dimensions of each leaf.
+
+    A leaf of a batch has one dimension more.
+    """
     leaves, structure = optree.tree_flatten(sample)
     return structure, [getattr(leaf, "ndim", 0) for leaf in leaves]

@@ -14,11 +14,12 @@ from fastloop.core.types import Unsupported
 
 
 def indices_to_deliver(prepared: PreparedData, plan: Plan, epoch: int) -> np.ndarray | None:
-    """Indices that all ranks together deliver in an epoch; None: each index once.
+    """Indices, int64, that all ranks together deliver in an epoch; None: each index once.
 
-    Indices that are repeated to give all ranks the same number of samples are included.
+    The padding is included, which repeats indices so that all ranks get the same number.
     """
-    # None spares the memory and time of a permutation that would be summed up anyway.
+    # A sum of hashes does not depend on the order of the samples. If each index is delivered once,
+    # None therefore saves the memory and the time of a permutation.
     order = order_of_all_ranks(plan)
     is_even = order.length(prepared.num_samples) % plan.world_size == 0
     if order.complete and is_even and not plan.loading.drop_last and not prepared.broken:
@@ -27,7 +28,7 @@ def indices_to_deliver(prepared: PreparedData, plan: Plan, epoch: int) -> np.nda
 
 
 def indices_without_padding(prepared: PreparedData, plan: Plan, epoch: int) -> np.ndarray | None:
-    """Indices of the epoch without padding of ranks; None: each index once."""
+    """Indices, int64, of an epoch without the padding of ranks; None: each index once."""
     order = order_of_all_ranks(plan)
     if order.complete and not prepared.broken:
         return None
@@ -37,16 +38,21 @@ def indices_without_padding(prepared: PreparedData, plan: Plan, epoch: int) -> n
 def readable_indices(
     prepared: PreparedData, plan: Plan, epoch: int, positions: np.ndarray
 ) -> np.ndarray:
-    """Indices at these positions of the order, without the skipped samples."""
+    """Indices, int64, at these positions of the order, without samples that can't be decoded.
+
+    positions: int64 places in the order of all ranks.
+    """
     indices = epoch_indices(order_of_all_ranks(plan), prepared.num_samples, plan.seed, epoch)
     selected = indices.numpy()[positions]
     return selected[~np.isin(selected, [index for index, _ in prepared.broken])]
 
 
 def positions_of_ranks(prepared: PreparedData, plan: Plan) -> np.ndarray:
-    """Positions, int64, in the order of all ranks that are delivered, rank by rank; raises
-    Unsupported if drop_last leaves no batch."""
-    # With drop_last, each rank drops the rest of its own share.
+    """Positions, int64, in the order of all ranks that the ranks deliver, rank by rank.
+
+    Raises Unsupported if drop_last leaves no batch.
+    """
+    # With drop_last, each rank drops the incomplete batch at the end of its own share.
     length = order_of_all_ranks(plan).length(prepared.num_samples)
     whole = [torch.arange(length)]
     ranks = [shard(whole, rank, plan.world_size) for rank in range(plan.world_size)]

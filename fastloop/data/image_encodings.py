@@ -23,18 +23,21 @@ from fastloop.fastloader.columns.image_headers import (
 )
 
 StoredAs = Literal["kept", "transcoded", "resized"]
+"""The way in which the stored bytes of an image were made. transcoded: restart markers were
+added."""
 Encode = Callable[[Encoded], tuple[Encoded, StoredAs]]
-"""Bytes of a file -> bytes that are stored, and how these were made."""
+"""Bytes of a file -> bytes that are stored, and the way in which these were made."""
 MAX_EXIF_NBYTES = 65_533
-"""The most EXIF data that Pillow writes: the length of a segment has 16 bits and counts its own two
-bytes (T.81 B.1.1.4)."""
+"""Maximum number of bytes of EXIF data that Pillow writes. The length of a segment has 16 bits, and
+includes its own two bytes (T.81 B.1.1.4)."""
 
 
 @dataclass(frozen=True)
 class LongestSide:
-    """An encoding for write_store that resizes JPEG images to a longest side of `pixels`.
+    """An encoding for write_store that makes large JPEG images smaller.
 
-    Images with a longer side above `pixels` are resized by Pillow's Lanczos filter.
+    If the longer side of an image is above `pixels`, the image is resized to a longer side of
+    `pixels` by Pillow's Lanczos filter.
 
     Args:
         pixels: length of the longer side, 1 to 65535; the aspect ratio is kept.
@@ -62,11 +65,13 @@ ImageEncoding = Literal["as_is", "jpeg"] | LongestSide
 def open_encoding(images: ImageEncoding) -> Encode:
     """The function from the bytes of a file to the bytes that are stored.
 
-    Raises ValueError for an unknown encoding, ImportError if the extension is missing.
+    Raises ValueError for an unknown encoding, and ImportError if the native decoder of JPEG, which
+    adds restart markers, is missing.
     """
     if images == "as_is":
         return _keep
-    # The message is that of write_store, which also allows None, for data that is not encoded.
+    # The user has called write_store, which also allows None, for data that is not encoded. So the
+    # message lists None.
     if images != "jpeg" and not isinstance(images, LongestSide):
         raise ValueError(f"images={images!r}: allowed are 'as_is', 'jpeg', LongestSide and None")
     if load_jpeg() is None:
@@ -75,20 +80,26 @@ def open_encoding(images: ImageEncoding) -> Encode:
 
 
 def _keep(data: Encoded) -> tuple[Encoded, StoredAs]:
+    """The file, unchanged."""
     return data, "kept"
 
 
 def _transcode(data: Encoded) -> tuple[Encoded, StoredAs]:
-    """The image with restart markers and the same coefficients; the file itself if libjpeg can't
-    transcode it."""
+    """The image with restart markers and the same coefficients.
+
+    If libjpeg can't transcode the file, the file is kept.
+    """
     jpeg: Any = load_jpeg()
     transcoded = jpeg.transcode(data)
     return (data, "kept") if transcoded is None else (transcoded, "transcoded")
 
 
 def _resize(side: LongestSide, data: Encoded) -> tuple[Encoded, StoredAs]:
-    """A smaller JPEG with restart markers. A JPEG that is small enough is transcoded; other files,
-    and JPEGs that are broken or neither RGB nor grey, are kept."""
+    """A smaller JPEG with restart markers.
+
+    A JPEG that is small enough is only transcoded. Other files are kept, and so are JPEGs that are
+    broken, or neither RGB nor grey.
+    """
     pil: Any = import_module("PIL.Image")
     try:
         if encoding_of(data) != "JPEG":
@@ -107,9 +118,12 @@ def _resize(side: LongestSide, data: Encoded) -> tuple[Encoded, StoredAs]:
 
 
 def _headers_of(image: Any, data: Encoded) -> dict[str, Any]:
-    """Headers with which a viewer shows the smaller image like the original."""
-    # Pillow can't write EXIF data that spans several segments. Only the orientation is kept then;
-    # without it the image would be shown turned.
+    """The original's EXIF data and colour profile, as arguments of Pillow's `save`.
+
+    With these headers, a viewer shows the smaller image like the original.
+    """
+    # Pillow can't write EXIF data that spans several segments. Then only the orientation is kept,
+    # because a viewer would show the image turned without the orientation.
     headers = {name: image.info[name] for name in ("exif", "icc_profile") if name in image.info}
     if len(headers.get("exif", b"")) > MAX_EXIF_NBYTES:
         headers["exif"] = import_module("PIL.Image").Exif()

@@ -1,4 +1,4 @@
-"""The advice for images of different sizes, which can't be stacked to a batch."""
+"""Advice for images of different sizes, which can't be stacked into a batch."""
 
 from __future__ import annotations
 
@@ -10,17 +10,20 @@ from fastloop.core.types import BadData
 from fastloop.data.cropped_dataset import CroppableDataset
 
 SIZED_FILES = 16
-"""Approximate number of images that are read to name their sizes in an error message."""
+"""Approximate number of images that are read to find their sizes."""
 SHOWN_SIZES = 3
-"""Number of different sizes that an error message shows."""
+"""Maximum number of different sizes that the error message shows."""
 MOST_SIDE = 224
-"""The largest side, in pixels, that an error message suggests."""
+"""The largest side of images, in pixels, that the error message suggests."""
 
 
 def add_remedy(line: str, dataset: Dataset) -> str:
-    """The line of a message about samples that differ, with a remedy if there is one."""
-    # A dataset without the setting `size` (...) has no remedy. With size=None, images keep their
-    # own sizes, which differ.
+    """The line of an error message with a remedy, or the line alone if there is no remedy.
+
+    line: an error message about samples that differ in shape.
+    """
+    # Only size=None has a remedy: images then keep their own sizes. `...` stands for a dataset
+    # without the setting `size`.
     if getattr(dataset, "size", ...) is not None:
         return line
     sizes = _image_sizes(dataset)
@@ -30,7 +33,7 @@ def add_remedy(line: str, dataset: Dataset) -> str:
     crops = "transform=random_resized_crop (training), transform=center_crop (validation), "
     size = f"dataset.size=[{side},{side}], which resizes and crops them, {names}"
     ways = f"add one of {crops}{size}" if can_be_cropped else f"add {size}"
-    # The images that were read have one size: they differ in later images, or in their labels.
+    # All images that were read have one size. Other images, or the labels, must differ.
     if len(sizes) < 2:
         return f"{line}; {ways}"
     shown = [f"{width}x{height}" for height, width in sizes[:SHOWN_SIZES]]
@@ -40,7 +43,10 @@ def add_remedy(line: str, dataset: Dataset) -> str:
 
 
 def _image_sizes(dataset: Dataset) -> list[tuple[int, int]]:
-    """The different (height, width) of images that can be read, spread evenly over the dataset."""
+    """The different (height, width), in pixels, of about SIZED_FILES images.
+
+    The images are spread evenly over the dataset. Images that can't be read are left out.
+    """
     samples = dataset.open()
     sizes = dict[tuple[int, int], None]()
     step = max(1, (len(samples) - 1) // (SIZED_FILES - 1))

@@ -1,4 +1,4 @@
-"""write_image_store: writes the stores of encoded images that write_store makes with `images`.
+"""Write the stores of encoded images, which write_store makes if its argument `images` is given.
 
 A store holds columns of image files, as bytes, and columns of labels. For each column of images
 there is a file with the bytes of all images and a file with their offsets. The returned
@@ -48,8 +48,11 @@ class _Tally:
     """Counts of the written images, and of their bytes in the source and in the store."""
 
     stored_as: Counter[StoredAs] = field(default_factory=Counter)
+    """Number of images by the way in which they are stored."""
     before: int = 0
+    """Bytes of the images in the source."""
     after: int = 0
+    """Bytes of the images in the store."""
 
 
 @dataclass(frozen=True)
@@ -61,7 +64,10 @@ class _ImageWriter:
     tally: _Tally = field(default_factory=_Tally)
 
     def write(self, folder: Path, number: int, images: EncodedImages) -> None:
-        """Write column `number`: values and offsets."""
+        """Write column `number`: a file with the bytes of all images, and one with their offsets.
+
+        Raises BadData for an empty image file.
+        """
         work = partial(_encode_image, images, self.encode)
         results = map_ahead(work, range(len(images)), self.num_threads, IMAGES_AHEAD)
         offsets = [0]
@@ -93,7 +99,8 @@ def write_image_store(
 ) -> StoredImages:
     """Write a store of encoded images, or find the same one in the folder; see write_store.
 
-    num_threads: number of threads that encode; 0: one for each core.
+    num_threads: number of threads that encode; 0: one for each core. Raises FileExistsError if the
+    folder is not a store, or if it is a store of other data and `overwrite` is False.
     """
     encode = open_encoding(images)
     columns = read_encoded_source(source)
@@ -129,7 +136,7 @@ def write_image_store(
 def _encode_image(
     images: EncodedImages, encode: Encode, index: int
 ) -> tuple[int, Encoded, StoredAs]:
-    """Number of bytes in the source, the bytes to store, and how these were made.
+    """Number of bytes in the source, the bytes to store, and the way in which these were made.
 
     Raises BadData for an empty file.
     """
@@ -140,6 +147,7 @@ def _encode_image(
 
 
 def _write_columns(folder: Path, source: EncodedSource, writer: _ImageWriter) -> None:
+    """Write the structure of the tree and all of its columns into the folder, and to the disk."""
     (folder / STRUCTURE).write_text(structure_text(source.structure, FORMAT_NAME))
     for number, column in enumerate(source.leaves):
         if isinstance(column, np.ndarray):
@@ -151,6 +159,7 @@ def _write_columns(folder: Path, source: EncodedSource, writer: _ImageWriter) ->
 
 
 def _write_array(path: Path, array: np.ndarray) -> None:
+    """Write an array as an npy file, COPIED_ROWS rows at a time."""
     with path.open("wb") as file:
         write_header(file, array, array.shape)
         for start in range(0, len(array), COPIED_ROWS):
@@ -158,8 +167,10 @@ def _write_array(path: Path, array: np.ndarray) -> None:
 
 
 def _find_same(folder: Path, source: EncodedSource, encode: Encode, encoding: str) -> StoredImages:
-    """The figures that the store's writer has saved; raises FileExistsError if the store holds
-    other data."""
+    """The figures that were saved when the store in the folder was written.
+
+    encoding: name of the encoding `encode`. Raises FileExistsError if the store holds other data.
+    """
     stored = load_stored(folder)
     if stored is None:
         raise other_data_error(folder, "a store of samples is here, not of encoded images")
@@ -171,6 +182,7 @@ def _find_same(folder: Path, source: EncodedSource, encode: Encode, encoding: st
 
 
 def _open_leaves(folder: Path) -> tuple[list[Any], pytree.TreeSpec]:
+    """The opened columns of the store in the folder, and the structure of their tree."""
     return pytree.tree_flatten(open_ragged(folder, open_npy(folder, "r")))
 
 
@@ -187,6 +199,7 @@ def _holds(folder: Path, source: EncodedSource, encode: Encode) -> bool:
 def _has_equal_rows(
     column: EncodedImages | np.ndarray, leaf: Any, indices: Sequence[int], encode: Encode
 ) -> bool:
+    """True if these rows of a column, encoded if they are images, equal those of the store."""
     if isinstance(column, np.ndarray):
         rows, stored = column[indices], leaf[indices]
         return (rows.dtype, rows.shape) == (stored.dtype, stored.shape) and (
@@ -199,8 +212,10 @@ def _has_equal_rows(
 
 
 def _measure_saving_ms(folder: Path, source: EncodedSource) -> float | None:
-    """Milliseconds of CPU time saved per crop of the first column of images; None if none of the
-    images that are tried can be decoded."""
+    """Milliseconds of CPU time that the store saves per crop, in the first column of images.
+
+    None if none of the images that are tried can be decoded.
+    """
     leaves, _ = _open_leaves(folder)
     pairs = zip(source.leaves, leaves, strict=True)
     before, after = next(

@@ -1,5 +1,7 @@
-"""Write and read the same-data reference of a dataset: the hash of every sample, by which the
-same-data check compares the samples that a loader delivers."""
+"""Write and read the same-data reference of a dataset: the hash of every sample.
+
+The same-data check compares the samples that a loader delivers with these hashes.
+"""
 
 from __future__ import annotations
 
@@ -35,9 +37,13 @@ references are written again."""
 
 
 def write_reference(folder: Path, source: ChunkedReader) -> Facts:
-    """Write the hashes and lengths of all samples into the folder, and return facts about them."""
-    # One array is allocated in advance. A small array kept for each chunk would fragment the heap
-    # into holes that are too small for the next chunk: a GiB of holes for a store of 4 GiB.
+    """Write the hashes and lengths of all samples into the folder, and return facts about them.
+
+    Lengths are written only for a ragged dataset, which has samples of several lengths. Raises
+    SamplesDiffer if samples differ in their tree, dtypes or shapes.
+    """
+    # A small array kept for each chunk would fragment the heap into holes that are too small for
+    # the next chunk: a GiB of holes for a store of 4 GiB. So one array is allocated in advance.
     count = len(source.samples)
     ragged = is_ragged(source.dataset)
     hashes = np.zeros((count, 16), np.uint8)
@@ -92,7 +98,10 @@ def sample_lengths(prepared: PreparedData) -> np.ndarray:
 
 
 def _same_kind(before: tuple[Any, Leaves] | None, batch: Tree, index: int) -> tuple[Any, Leaves]:
-    """Tree and leaves of a batch; raises SamplesDiffer if previous samples have different ones."""
+    """The tree and the leaves of a batch; raises SamplesDiffer if they are not as before.
+
+    before: those of previous batches; None: there are none. index: number of the first sample.
+    """
     kind = optree.tree_structure(batch), leaves_of(batch)
     if before is not None and kind != before:
         pair = [leaves for _, leaves in (before, kind)]
@@ -109,7 +118,7 @@ MOST_CLASSES = 100_000
 
 
 class ClassCounter:
-    """Counts classes, as the largest label + 1 of all batches."""
+    """Counts the classes in all batches: the largest label + 1."""
 
     def __init__(self) -> None:
         self._lowest = 0
@@ -117,9 +126,9 @@ class ClassCounter:
 
     def update(self, batch: Tree) -> None:
         """Include the labels of a batch, if it has two leaves and one of these holds labels."""
-        # Labels are int64 and have one dimension. In a tuple they are the second leaf, as a first
-        # leaf of such numbers would be the input. In a dict either leaf may be the labels, as
-        # optree sorts the names; the last is tried first.
+        # Labels are int64 and have one dimension. In a tuple the first leaf is the input, so only
+        # the second leaf can be the labels. optree sorts the names of a dict, so either of its
+        # leaves can be the labels; the last one is tried first.
         leaves = tree_leaves(batch)
         if len(leaves) != 2:
             return
@@ -131,13 +140,13 @@ class ClassCounter:
 
     @property
     def count(self) -> int | None:
-        """Number of classes; None without labels, and if some are negative."""
+        """Number of classes; None without labels, with negative ones, or above MOST_CLASSES."""
         return self._count if self._lowest == 0 and 0 < self._count <= MOST_CLASSES else None
 
 
 @dataclass(frozen=True)
 class ObservingBatches:
-    """Batches; each is passed to `observe` before it is yielded."""
+    """Batches, each of which is passed to `observe` before it is yielded."""
 
     batches: Iterable[Tree]
     observe: Callable[[Tree], None]
@@ -152,5 +161,6 @@ class ObservingBatches:
 
 
 def _are_labels(leaf: object) -> bool:
+    """True for a leaf that may be the labels of a batch: int64, with one dimension, not empty."""
     is_tensor = isinstance(leaf, torch.Tensor)
     return is_tensor and leaf.dtype == torch.int64 and leaf.ndim == 1 and len(leaf) > 0

@@ -17,8 +17,10 @@ class Rows:
     """Map-style dataset of the rows of a tree of arrays or tensors.
 
     A row of an array is a tensor that shares the array's memory, or a numpy scalar. Rows of tensors
-    can also be indexed by an index tensor, which copies a batch. In another process the arrays are
-    opened again instead of copied.
+    can also be indexed by an index tensor, which copies a batch.
+
+    open_arrays: opens the arrays, here and again in each other process that gets the dataset.
+    Raises Unsupported for other leaves than arrays and tensors, and for leaves of several lengths.
     """
 
     def __init__(self, open_arrays: Callable[[], Tree]) -> None:
@@ -74,10 +76,12 @@ def in_memory_rows(rows: Tree) -> Rows:
 
 
 def _identity(tree: Tree) -> Tree:
+    """The tree itself; unlike a lambda, this function can be pickled."""
     return tree
 
 
 def _tensor(leaf: Any) -> torch.Tensor:
+    """The leaf as a tensor that shares its memory; raises Unsupported for any other leaf."""
     if isinstance(leaf, torch.Tensor):
         return leaf
     if isinstance(leaf, np.ndarray):
@@ -86,7 +90,7 @@ def _tensor(leaf: Any) -> torch.Tensor:
 
 
 def _row_getter(tree: Tree) -> tuple[Callable[[Any], Tree], int]:
-    """A function from index to sample, and the number of samples."""
+    """A function from the index of a row to the sample, and the number of samples."""
     # The function is built once for a tree, so that no sample pays for walking the tree again.
     if isinstance(tree, torch.Tensor):
         return tree.__getitem__, len(tree)
@@ -120,6 +124,7 @@ def _common_length(counts: Sequence[int]) -> int:
 
 
 def _rows_error(tree: Any) -> Unsupported:
+    """The error for a leaf or a container of another kind."""
     return Unsupported(
         f"rows of {type(tree).__name__} are not supported; "
         "use tuples, lists or dicts of arrays, as those of store@loader.store=npy"

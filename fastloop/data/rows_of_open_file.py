@@ -1,5 +1,7 @@
-"""Datasets and epochs of the rows of an open file, which are read batch by batch or in groups; each
-process opens the file itself."""
+"""Read the rows of an open file, batch by batch or in groups, as datasets and epochs.
+
+Each process opens the file itself.
+"""
 
 from __future__ import annotations
 
@@ -32,10 +34,10 @@ class BatchReader(Protocol):
 
 
 class BatchRows:
-    """A map-style dataset with a `__getitems__` that returns a whole batch, so no collate is
-    needed.
+    """A map-style dataset of the rows of a file, which are read batch by batch.
 
-    Each process opens the file on its first read.
+    `__getitems__` returns a whole batch, so no collate is needed. Each process opens the file on
+    its first read, by calling `open_reader`.
     """
 
     def __init__(self, open_reader: Callable[[], BatchReader], num_samples: int) -> None:
@@ -51,8 +53,8 @@ class BatchRows:
         return optree.tree_map(lambda leaf: leaf[0], self.__getitems__([index]))
 
     def __getitems__(self, indices: Sequence[int]) -> Tree:
-        # If a process forks after it has opened the file, both would share the position in the
-        # file, and the library's state.
+        # If a process forks after it has opened the file, the child would share the position in
+        # the file and the library's state with it. So the child opens the file again.
         if self._reader is None or self._process != os.getpid():
             self._reader = self._open_reader()
             self._process = os.getpid()
@@ -72,7 +74,7 @@ class BatchRows:
 def reader_epochs(
     open_reader: Callable[[], BatchReader], prepared: PreparedData, plan: Plan
 ) -> Iterator[Epochs]:
-    """Epochs of the rows of a file, by a DataLoader with workers that open the file themselves."""
+    """Yield epochs of the rows of a file, by a DataLoader with workers that open the file."""
     # A broken file is reported here, and not by a worker.
     open_reader().close()
     rows = BatchRows(open_reader, prepared.num_samples)
@@ -83,8 +85,9 @@ def reader_epochs(
 class RowSamples:
     """The rows of an open file as samples, for a dataset.
 
-    `__getitems__` returns the list of samples that torch documents, after one read for all of them.
-    A leaf of a batch may be an array of objects: arrays that differ in length.
+    `__getitems__` reads all of its rows at once, and returns a list of samples, as torch requires.
+    If rows differ in length, a leaf of the batch that the file's reader returns is an array of
+    objects: one array for each row.
     """
 
     def __init__(self, open_reader: Callable[[], BatchReader], num_samples: int) -> None:
@@ -94,7 +97,7 @@ class RowSamples:
         return len(self._rows)
 
     def __getitem__(self, index: int) -> Tree:
-        # Iteration over a Dataset without __iter__ ends with an IndexError.
+        # An object without __iter__ can be iterated over only if an IndexError ends the iteration.
         if not 0 <= index < len(self):
             raise IndexError(index)
         return self.__getitems__([index])[0]
@@ -106,6 +109,7 @@ class RowSamples:
 
 
 def _tensor(leaf: torch.Tensor | np.ndarray) -> torch.Tensor:
+    """The leaf as a tensor; an array is copied."""
     return leaf if isinstance(leaf, torch.Tensor) else torch.tensor(leaf)
 
 
@@ -115,9 +119,11 @@ class RowGroups:
     def __init__(
         self, first_rows: np.ndarray, decode: Callable[[int], list[np.ndarray]], most: int
     ) -> None:
-        """first_rows: int64 (groups + 1,), the first row of each group, and the number of rows.
+        """Store the arguments; no group is decoded yet.
 
-        decode: the columns of a group, by its number. most: the number of groups that are kept.
+        first_rows: int64 (groups + 1,), the first row of each group, and the number of rows.
+        decode: returns the columns of the group of that number. most: maximum number of groups that
+        are kept.
         """
         self._first_rows = first_rows
         self._decode = decode
@@ -125,7 +131,7 @@ class RowGroups:
         self._groups: OrderedDict[int, list[np.ndarray]] = OrderedDict()
 
     def gather(self, indices: Sequence[int]) -> list[np.ndarray]:
-        """The columns of these rows, in their order, in newly allocated memory."""
+        """The columns of these rows in newly allocated memory, in the order of the indices."""
         wanted = np.asarray(indices)
         numbers = np.searchsorted(self._first_rows, wanted, side="right") - 1
         leaves: list[np.ndarray] = []
@@ -146,6 +152,10 @@ class RowGroups:
         self._groups.clear()
 
     def _group(self, number: int) -> list[np.ndarray]:
+        """The columns of a group, decoded if it is not kept.
+
+        If no more groups can be kept, the least recently used group is dropped.
+        """
         if number not in self._groups:
             while len(self._groups) >= self._most:
                 self._groups.popitem(last=False)

@@ -1,5 +1,4 @@
-"""Same-data check: `check_data` compares the samples that a loader delivers in an epoch with the
-dataset's samples."""
+"""Same-data check: compare the samples of a loader's epoch with the dataset's, by `check_data`."""
 
 from __future__ import annotations
 
@@ -31,7 +30,7 @@ from fastloop.data.reference import reference_hashes
 from fastloop.processes.rank_group import all_gather
 
 REREAD_SAMPLES = 16
-"""Samples that are read again to find out whether they are random."""
+"""Maximum number of samples that are read again to find out whether samples are random."""
 
 
 def check_data(
@@ -43,22 +42,23 @@ def check_data(
     same_data: bool = True,
     observe: Callable[[np.ndarray], object] | None = None,
 ) -> None:
-    """Raise Invalid unless these placed batches are the dataset's samples, each exactly once.
+    """Raise Invalid unless these batches have the dataset's samples, each exactly once.
 
-    Several ranks are checked together, and all raise the same error. A rank may repeat samples to
-    reach the number of samples of the others, as with torch's DistributedSampler. Raises
+    Several ranks are checked together, and all raise the same error. A rank may be padded as by
+    torch's DistributedSampler, which repeats samples so that all ranks have the same number. Raises
     Unsupported if a rank has no samples.
 
-    same_data: False: compare only the number of samples and their dtypes and shapes.
-    observe: called with the (batch, 16) uint8 hashes of each batch.
+    batches: those of this rank in the epoch, on the device. same_data: False: compare only the
+    number of samples, their dtypes and their shapes. observe: called with the (batch, 16) uint8
+    hashes of each batch; None: nothing is called.
     """
     hashes = reference_hashes(prepared)
     expected = reference_digest(hashes, prepared.sample, indices_to_deliver(prepared, plan, epoch))
     ranks = _gather_digests(prepared, batches, expected.count, observe)
     actual = _merge_ranks(ranks)
     is_equal = (actual.count, actual.total) == (expected.count, expected.total)
-    # A user's loader may pad ranks with other samples than the plan does. Without the padding,
-    # which is the last sample of a rank, the epoch must be the order's samples.
+    # A user's loader may pad ranks with other samples than the plan does. The padding, which is the
+    # last sample of a rank, is then left out of the comparison.
     if not plan.loading.drop_last and not is_equal:
         indices = indices_without_padding(prepared, plan, epoch)
         expected = reference_digest(hashes, prepared.sample, indices)
@@ -81,8 +81,10 @@ def _gather_digests(
     at_most: int,
     observe: Callable[[np.ndarray], object] | None,
 ) -> list[Digest]:
-    """Digest of the samples delivered by each rank; all ranks raise Invalid if one of them
-    fails."""
+    """Digest of the samples that each rank delivers, by rank.
+
+    All ranks raise Invalid if one of them fails. at_most: maximum number of samples of a rank.
+    """
     answer = None
     error = ""
     try:
@@ -96,6 +98,7 @@ def _gather_digests(
 
 
 def _merge_ranks(ranks: list[Digest]) -> Digest:
+    """Digest of the samples of all ranks; raises Invalid if their dtypes or shapes differ."""
     filled = [rank for rank in ranks if rank.count]
     if differing := [rank for rank in filled if rank.leaves != filled[0].leaves]:
         raise Invalid(f"ranks differ: {describe_difference(filled[0], differing[0])}")
@@ -108,10 +111,11 @@ def _subtract_padding(
 ) -> Digest:
     """The digest without the samples with which a user's loader has padded the last ranks.
 
-    hashes: (n, 16) uint8 of the dataset's samples; None: unknown.
+    Returns `actual` unchanged if there is no such padding. hashes: (n, 16) uint8 of the dataset's
+    samples; None: the padding may be any samples.
     """
-    # Index k is dealt to rank k % world_size, so the last ranks may be one sample short. The
-    # padding is the last sample of each of these ranks, and must be a sample of the dataset.
+    # Index k belongs to rank k % world_size, so the last ranks may be one sample short. The padding
+    # is then the last sample of each of these ranks, and must be a sample of the dataset.
     short = expected.count % len(ranks)
     ends = [rank.last for rank in ranks[short:]] if short else []
     added = np.frombuffer(bytes.fromhex("".join(ends)), np.uint8).reshape(-1, 16)
@@ -123,10 +127,10 @@ def _subtract_padding(
 
 
 def check_placed(place: Callable[[Tree], Tree]) -> Callable[[Tree], Tree]:
-    """Wrap a placement so that it raises Invalid for a batch without tensors of one length."""
+    """Wrap a placement so that a batch of anything but tensors of one length raises Invalid."""
 
-    # The batch is looked at only if the placement fails: leaves_of then names the likely cause,
-    # and any other error stays as it is.
+    # The batch is examined only if the placement fails. If the batch is the likely cause, leaves_of
+    # raises Invalid; otherwise the error of the placement is raised again.
     def call(batch: Tree) -> Tree:
         try:
             return place(batch)
@@ -138,7 +142,7 @@ def check_placed(place: Callable[[Tree], Tree]) -> Callable[[Tree], Tree]:
 
 
 def _explain_randomness(prepared: PreparedData, plan: Plan) -> str:
-    """Explanation of a difference if the data itself is random; empty if it is not."""
+    """The end of an error message if the data itself may be random; empty otherwise."""
     remedy = "same_data=false compares only counts, dtypes and shapes, and gives no rank"
     if isinstance(prepared.dataset, StreamingDataset):
         return f": its first epoch delivered other samples; if they are random, {remedy}"

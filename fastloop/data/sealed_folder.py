@@ -1,9 +1,9 @@
 """Folders that are written once, atomically, and verified before they are read.
 
-The seal of a folder, `sealed.json`, holds the fingerprint of its content, a digest of every file's
-size, first and last MiB, and a checksum of every whole file. A folder that has no seal or does not
-match it is written again. Comparing checksums takes as long as reading the folder. It is done on
-request, and if a loader has delivered other samples than the dataset's.
+The seal of a folder, `sealed.json`, holds the fingerprint of the content, a digest of the size and
+of the first and last MiB of every file, and a checksum of every whole file. A folder is written
+again if it has no seal, or does not match its seal. Checksums are compared only on request, or
+after a loader has delivered other samples than the dataset's, because this reads the whole folder.
 """
 
 from __future__ import annotations
@@ -20,7 +20,9 @@ from fastloop.core.fingerprints import edge_digest
 from fastloop.core.spans import now_ns, seconds_between
 
 SEAL = "sealed.json"
+"""Name of the file with the seal."""
 Facts = dict[str, Any]
+"""The content of a seal: facts about the data, the fingerprint, digests and checksums."""
 
 
 def write_once(
@@ -28,9 +30,9 @@ def write_once(
 ) -> Facts:
     """Write a folder unless it is intact and as expected; returns the facts in its seal.
 
-    expected: fingerprint of the content that `write` makes. compares_checksums: read all files to
-    compare their checksums as well, and print a line if they differ. Other processes wait
-    meanwhile.
+    expected: fingerprint of the content. write: writes the content to an empty folder, and returns
+    facts about it. compares_checksums: read all files to compare their checksums as well, and print
+    a line if they differ. Other processes that call this function for the folder wait.
     """
     with hold_lock(folder):
         facts = read_seal(folder, expected)
@@ -60,10 +62,13 @@ def break_seal_if_damaged(folder: Path) -> str:
 
 
 def _seal(folder: Path, facts: Facts, start_ns: int) -> None:
-    """Write the seal of a complete folder. start_ns: the time at which writing began."""
+    """Write the seal of a complete folder, and add its seconds, size and digests to the facts.
+
+    start_ns: clock value, in nanoseconds, at which writing the folder began.
+    """
     files = [path for path in sorted(folder.rglob("*")) if path.is_file()]
-    # All data has to be on disk before the rename that makes it visible: after a power failure a
-    # sealed folder might be empty otherwise. Also, no later write-back disturbs a measurement.
+    # All data has to be on disk before a rename makes the folder visible. Otherwise a sealed folder
+    # might be empty after a power failure, and a later write-back might disturb a measurement.
     for path in files:
         flush_to_disk(path)
     facts["seconds"] = seconds_between(start_ns, now_ns())
@@ -74,9 +79,9 @@ def _seal(folder: Path, facts: Facts, start_ns: int) -> None:
 
 
 def read_seal(folder: Path, expected: str | None = None) -> Facts | None:
-    """The facts in a folder's seal; None unless it is intact and has the expected fingerprint.
+    """The facts in a folder's seal; None if the folder is not intact or has another fingerprint.
 
-    expected: the fingerprint; None: any.
+    expected: the fingerprint; None: any fingerprint will do.
     """
     try:
         facts = json.loads((folder / SEAL).read_text())
@@ -103,5 +108,6 @@ def _damage(folder: Path, facts: Facts) -> str:
 
 
 def _checksum(path: Path) -> str:
+    """32 hexadecimal digits of the BLAKE2b digest of a whole file."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "blake2b").hexdigest()[:32]

@@ -1,4 +1,7 @@
-"""write_store and open_store: write a user's dataset to a store, and open it for FastLoader."""
+"""Write a user's dataset to a store with `write_store`, and open the store with `open_store`.
+
+A store is a folder with a .npy file for each leaf of the samples, or with encoded images.
+"""
 
 from __future__ import annotations
 
@@ -68,37 +71,38 @@ def write_store(  # noqa: PLR0913 - settings of samples and of encoded images
 ) -> Path | StoredImages:
     """Write a dataset to the folder `root`, with a .npy file for each leaf, for `open_store`.
 
-    The folder is written atomically. Memory is bounded by about 2 MiB of samples, or by one sample.
+    The folder is written atomically. About 2 MiB of samples, or one sample, are in memory at a
+    time.
 
     Returns the absolute path of the folder or, with `images`, `StoredImages`, which has the path,
     the cost of writing and the savings of reading.
 
-    An existing store is kept if it holds the same data: the same number of samples, with 16 of
-    them, spread evenly, equal bit by bit. If it holds other data, or the dataset can only be
-    iterated over, FileExistsError is raised unless overwrite=True. A folder that is not a store is
-    never replaced.
+    An existing store is kept if it holds the same data. For that, the numbers of samples must be
+    equal, and 16 samples, spread evenly, must be equal bit by bit. If the store holds other data,
+    or the dataset can only be iterated over, FileExistsError is raised unless overwrite=True. A
+    folder that is not a store is never replaced.
 
     Args:
         dataset: a map-style Dataset or an iterable of samples of one shape, which torch's
             default_collate collates; or a tree of tensors or arrays of one length; or, with
             `images`, image files.
         root: path of the folder.
-        overwrite: replace a store of other data.
-        num_workers: number of processes that read a Dataset, 0: this one; with `images`, number of
-            threads, 0: one for each core.
-        ragged: samples may differ in the first dimension of their leaves. These are stored with
-            offsets, and batches have (padded, lengths) in their place; FastLoader hands a
-            collate_fn the samples instead.
-        strings: "keep": store the texts of samples; batches have lists of them. "leave_out": drop
-            them. None: raise BadData for a text.
+        overwrite: True: write the store anew, and replace an existing one.
+        num_workers: number of processes that read a Dataset; 0: this process. With `images`, number
+            of threads; 0: one for each core.
+        ragged: True: leaves may differ in their first dimension between samples. Such leaves are
+            stored with offsets. In batches, each becomes (padded, lengths). If FastLoader is given
+            a collate_fn, it passes the samples to this function instead.
+        strings: "keep": store the texts of samples; batches have lists of texts. "leave_out": drop
+            the texts. None: raise BadData for a text.
         images: store image files undecoded, for `Images`. The dataset is then a list of paths or of
             the files' bytes, a tree of such lists and of labels, or torchvision's ImageFolder.
             "as_is" stores each file as it is. "jpeg" stores JPEGs with restart markers: the pixels
             are the same, and a crop is decoded faster. `LongestSide(pixels, quality)` also makes
             large JPEGs smaller. Other files are stored as they are.
-        allow_random: store one draw of random samples, such as augmented ones. A Dataset of random
-            samples is refused otherwise, as a store repeats that draw in every epoch; up to 16
-            samples are read twice to find out.
+        allow_random: True: store one draw of random samples, such as augmented ones. A store
+            repeats that draw in every epoch, so a Dataset of random samples is refused otherwise.
+            To find out, up to 16 samples are read twice.
 
     Raises FileExistsError, OSError, ValueError for a dataset without samples or of random ones,
     BadData for samples that differ or can't be read, and Unsupported for trees and dtypes that .npy
@@ -126,7 +130,7 @@ def write_store(  # noqa: PLR0913 - settings of samples and of encoded images
         refuse_random(dataset, f"dataset={type(dataset).__name__}", _describe_ways(dataset))
     with hold_lock(folder):
         if not folder.exists() or _needs_writing(folder, source, overwrite):
-            # Samples that could be padded are refused only without ragged=True.
+            # These samples could be padded. They are refused only because ragged=True is missing.
             try:
                 _write_files(folder, source, ragged)
             except LengthsDiffer as error:
@@ -135,10 +139,10 @@ def write_store(  # noqa: PLR0913 - settings of samples and of encoded images
 
 
 def open_store(root: str | Path) -> Tree:
-    """The tree of read-only, memory-mapped arrays of a store, for FastLoader.
+    """Open a store as a tree of read-only, memory-mapped arrays, for FastLoader.
 
-    root: the folder that `write_store` has written, or its result. The tree has the structure of a
-    sample, and each leaf the number of samples as its first dimension. Raises FileNotFoundError if
+    root: the folder that `write_store` has written, or the result of `write_store`. The tree has
+    the structure of a sample, and each leaf has a row for each sample. Raises FileNotFoundError if
     there is no store, and BadData, naming the file, if a file is broken.
     """
     folder = _folder_of(root)
@@ -148,8 +152,10 @@ def open_store(root: str | Path) -> Tree:
 
 
 def _folder_of(root: Any) -> Path:
-    """The absolute path of a store's folder; raises TypeError or ValueError if `root` is not a
-    path."""
+    """The absolute path of a store's folder.
+
+    Raises TypeError if `root` is not a path, and ValueError if the path is empty.
+    """
     if not isinstance(root, str | os.PathLike):
         raise TypeError(f"root={short_repr(root)}: allowed is the path of a folder")
     # Path("") is the working folder, which nobody means to replace.
@@ -159,7 +165,7 @@ def _folder_of(root: Any) -> Path:
 
 
 def _open_tree(folder: Path) -> Tree:
-    """The tree of a store's arrays; raises BadData that names a broken file."""
+    """The tree of a store's arrays; raises BadData, naming the file, if a file is broken."""
     tree = open_ragged(folder, open_npy(folder, "r"))
     _check_lengths(folder, tree)
     return tree
@@ -185,8 +191,10 @@ def _describe_ways(dataset: Any) -> str:
 
 
 def _needs_writing(folder: Path, source: StoreSource, overwrite: bool) -> bool:
-    """False if the existing folder is a store of the same data; raises FileExistsError if it must
-    not be replaced."""
+    """True if the existing folder has to be replaced; False if it is a store of the same data.
+
+    Raises FileExistsError if the folder has other contents, and must not be replaced.
+    """
     check_is_store(folder)
     if overwrite:
         return True
@@ -211,6 +219,7 @@ def _holds(folder: Path, source: TreeSource | SampleSource) -> bool:
 
 
 def _leaf_bits(leaf: torch.Tensor | RaggedTensor) -> tuple[object, ...]:
+    """The dtype, shape and bytes of a leaf, by which leaves are compared bit by bit."""
     if isinstance(leaf, RaggedTensor):
         return *_leaf_bits(leaf.values), *_leaf_bits(leaf.lengths)
     return leaf.dtype, leaf.shape, bytes(bytes_of(leaf))
@@ -219,8 +228,8 @@ def _leaf_bits(leaf: torch.Tensor | RaggedTensor) -> tuple[object, ...]:
 def _write_files(folder: Path, source: StoreSource, ragged: bool) -> None:
     """Write the source to a temporary folder beside `folder`, which then replaces `folder`.
 
-    ragged: leaves that are not texts may differ in length, too. Raises ValueError if there are no
-    samples.
+    ragged: True: not only texts, but all leaves may differ in length. Raises ValueError if there
+    are no samples.
     """
     chunks = _check_alike(_with_bar(source))
     with write_beside(folder) as beside:
@@ -236,7 +245,7 @@ def _write_files(folder: Path, source: StoreSource, ragged: bool) -> None:
 
 
 def _with_bar(source: StoreSource) -> Iterator[Tree]:
-    """Yield the source's chunks, with a bar if that takes longer than a second."""
+    """Yield the source's chunks, and show a progress bar after a second."""
     with sample_bar(source.count, "write_store") as bar:
         for chunk in source.chunks():
             yield chunk

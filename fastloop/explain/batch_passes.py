@@ -28,35 +28,41 @@ END = object()
 """Marks the end of an epoch. None can't mark it: a batch may be None, for example from a collate_fn
 that leaves out broken samples."""
 MOST_TIMED = 200
+"""Maximum number of batches that are timed."""
 TIMED_S = 2.0
+"""Seconds of an epoch after which no further batch is timed, once FEWEST_TIMED are."""
 FEWEST_TIMED = 3
-"""At most MOST_TIMED batches are timed one by one. After TIMED_S no further batch is timed, unless
-there are fewer than FEWEST_TIMED."""
+"""Minimum number of batches that are timed, however long each takes."""
 WARM_UP_S, LEAST_TIMED_S = 0.1, 0.2
-"""Seconds during which batches run untimed, and seconds during which they are then timed. Short
-epochs are repeated until LEAST_TIMED_S is reached."""
+"""Seconds of the untimed warm-up, and minimum seconds of the timing after it. Short epochs are
+repeated until LEAST_TIMED_S have passed."""
 TIMED_CLONES = 5
 """Number of copies of a batch that are timed; the shortest time counts."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class BatchTimes:
-    """Times of loading and of stepping, for each batch: seconds and CPU seconds of this process."""
+    """Times of loading and of stepping; each list has a value for each batch."""
 
     load_s: list[float] = field(default_factory=list)
+    """Seconds of loading each batch."""
     load_cpu_s: list[float] = field(default_factory=list)
+    """CPU seconds that this process used while each batch was loaded."""
     load_delay_s: list[float] = field(default_factory=list)
     """Seconds of loading each batch in which this thread waited for a core."""
     step_s: list[float] = field(default_factory=list)
+    """Seconds of the step on each batch."""
     step_cpu_s: list[float] = field(default_factory=list)
+    """CPU seconds that this process used during the step on each batch."""
     first_batch_s: float = 0.0
     """Seconds from opening the loader to its first batch on the device."""
     clone_s: float = 0.0
     """Seconds to copy a batch in memory."""
     torch_threads: int = 1
+    """Number of torch's threads in this process."""
     difference: float = 0.0
-    """Absolute logarithm of the ratio of two passes' mean seconds per batch, if the times are from
-    two passes; 0: there was one pass."""
+    """Difference of two passes: the absolute logarithm of the ratio of their mean seconds per
+    batch. 0 if the times are from one pass."""
 
     @property
     def load_cpu_share(self) -> float:
@@ -70,7 +76,7 @@ class BatchTimes:
 
 
 def time_batches(job: Job, prepared: PreparedData) -> BatchTimes:
-    """Times of loading and stepping, one batch at a time, of the job's loader as it is."""
+    """The times of loading and of stepping each batch, with the job's loader unchanged."""
     context = start_job(job, prepared, 0)
     opened_ns = now_ns()
     with context.open_loader() as loader:
@@ -91,7 +97,7 @@ def time_batches(job: Job, prepared: PreparedData) -> BatchTimes:
         batches = _warm_up(batches, consume)
         begun_ns = now_ns()
         _record(times, batches, consume, context)
-        # The warm-up took all batches of a short epoch.
+        # If the epoch is short, the warm-up has taken all of its batches.
         if not times.load_s:
             _record(times, iter(loader.epochs(0)), consume, context)
         # A few milliseconds are too short to measure, so a short epoch is repeated, unless that
@@ -109,7 +115,10 @@ def time_batches(job: Job, prepared: PreparedData) -> BatchTimes:
 
 
 def merge_batches(one: BatchTimes, other: BatchTimes) -> BatchTimes:
-    """The batches of two passes of the same job, and the difference of the passes."""
+    """The times of two passes of the same job together, with the difference of the passes.
+
+    The time of the first batch and the number of threads are those of `one`.
+    """
     seconds = [stats.mean(each.load_s) + stats.mean(each.step_s) for each in (one, other)]
     return replace(
         one,
@@ -124,7 +133,7 @@ def merge_batches(one: BatchTimes, other: BatchTimes) -> BatchTimes:
 
 
 def _warm_up(batches: Iterator[Tree], consume: Consumer) -> Iterator[Tree]:
-    """Consume batches for WARM_UP_S, and return the rest."""
+    """Consume batches for WARM_UP_S, and return an iterator over the remaining ones."""
     # In a new process, the caches and the clock rate of a core take a while to reach their usual
     # state.
     start_ns = now_ns()
@@ -137,6 +146,7 @@ def _warm_up(batches: Iterator[Tree], consume: Consumer) -> Iterator[Tree]:
 
 
 def _is_short(times: BatchTimes, begun_ns: int) -> bool:
+    """True if fewer than MOST_TIMED batches are timed, and LEAST_TIMED_S have not passed."""
     return len(times.load_s) < MOST_TIMED and seconds_between(begun_ns, now_ns()) < LEAST_TIMED_S
 
 

@@ -1,6 +1,7 @@
 """Run the passes of a job that is explained: each in its own process, in interleaved rounds.
 
-A pass is one measurement, for example of the epochs of one rung. A round runs each pass once.
+A pass is one measurement, for example of the epochs of one rung. A rung is the job without some of
+its parts. A round runs each pass once.
 """
 
 from __future__ import annotations
@@ -39,7 +40,8 @@ LEAST_PASS_S = 5.0
 FEWEST_ROUNDS = 3
 """Number of rounds that are run however long they take."""
 MOST_SECONDS = 60.0
-"""Seconds after which no round begins beyond FEWEST_ROUNDS, unless `seconds` is given."""
+"""Seconds after which no round begins, once FEWEST_ROUNDS have run. A given `seconds` replaces this
+value."""
 MORE_UNTIL_S = 20.0
 """Seconds after which no round is added to the rounds that were asked for."""
 
@@ -57,6 +59,7 @@ class ExplainedJob:
     prepared: PreparedData
     launcher: Launcher
     begin_step: Callable[[str], None]
+    """A function that is called with the name of each step as it begins, to show progress."""
     expect_steps: Callable[[int], None] = lambda _: None
     """A function that is called with the number of steps that are left, once that number is
     known."""
@@ -69,7 +72,10 @@ class ExplainedJob:
         return rungs_of(self.job, self.prepared)
 
     def without_workers(self, torch_threads: int | None) -> ExplainedJob:
-        """The job with all work in its loop: without workers or prefetching to the device."""
+        """The job with all work in its loop: without workers or prefetching to the device.
+
+        torch_threads: number of torch's intra-op threads; None: torch's default.
+        """
         loading = self.job.loading
         # Other loaders have threads or processes that no setting of the job removes.
         if uses_dataloader(self.job):
@@ -80,7 +86,7 @@ class ExplainedJob:
     def with_workers(self, workers: int, context: str | None = None) -> ExplainedJob:
         """The job with that number of workers, at least one.
 
-        context: the start method of the workers; None: as the job says.
+        context: the start method of the workers; None: that of the job.
         """
         context = context or self.job.loading.multiprocessing_context
         settings = {"num_workers": workers, "multiprocessing_context": context}
@@ -88,7 +94,7 @@ class ExplainedJob:
         return replace(self, job=replace(self.job, loading=loading))
 
     def ending_by(self, deadline: Deadline) -> ExplainedJob:
-        """The job with passes that are stopped at the deadline; each has a few seconds at least."""
+        """The job with passes that are stopped at the deadline; each gets at least LEAST_PASS_S."""
         limit_s = min(self.job.trial_timeout_s, max(LEAST_PASS_S, deadline.remaining_s))
         return replace(self, job=replace(self.job, trial_timeout_s=limit_s))
 
@@ -101,8 +107,8 @@ class ExplainedJob:
         batches = max(FEWEST_BATCHES, math.ceil(WINDOW_S / batch_s))
         if batches >= self.whole_batches:
             return self
-        # A loader that shuffles itself chooses its first batches: the dataset does not know which
-        # samples they have, so its epochs can't be cut.
+        # A loader that shuffles by itself also chooses the samples of its first batches. They are
+        # not known in advance, so the epochs of such a loader can't be cut.
         if traits_of(LoaderTraits, self.job.loader).shuffles_itself:
             epoch_s = batch_s * self.whole_batches
             if epoch_s > LONGEST_EPOCH_S:
@@ -116,7 +122,7 @@ class ExplainedJob:
         return replace(self, job=replace(self.job, batches=batches))
 
     def time_batches(self) -> BatchTimes:
-        """Times of single batches."""
+        """The times of single batches, measured in a new process."""
         self.begin_step("timing single batches")
         return self.launcher.call(
             time_batches, self.job, self.prepared, timeout_s=self.job.trial_timeout_s
@@ -130,7 +136,10 @@ class ExplainedJob:
         )
 
     def time_rung(self, rung: Part, number: int) -> EpochTimes:
-        """Times of epochs of one rung."""
+        """The times of epochs of one rung, measured in a new process.
+
+        number: number of the round, from 0.
+        """
         self.begin_step(f"{rung}, round {number + 1}")
         return self.launcher.call(
             time_rung,
@@ -147,11 +156,12 @@ class ExplainedJob:
         seconds: float | None,
         needs_more: Callable[[list[Round]], bool] = lambda _: False,
     ) -> list[Round]:
-        """Times of all rungs, round by round.
+        """The times of all rungs, round by round.
 
-        seconds: time after which no round begins beyond FEWEST_ROUNDS; None: MOST_SECONDS.
-        needs_more: returns True if the rounds so far do not suffice. Up to num_rounds more rounds
-        then follow; none of them begins after MORE_UNTIL_S, or after `seconds` if that is less.
+        num_rounds: number of rounds, if there is time. seconds: time after which no round begins,
+        once FEWEST_ROUNDS have run; None: MOST_SECONDS. needs_more: returns True if the rounds so
+        far do not suffice. Up to num_rounds more rounds then follow; none of them begins after
+        MORE_UNTIL_S, or after `seconds` if that is less.
         """
         # The time counts from the first round on, so a job with slow passes gets no added rounds.
         deadline = deadline_after(min(seconds or MORE_UNTIL_S, MORE_UNTIL_S))
@@ -162,10 +172,12 @@ class ExplainedJob:
         return timed + [self._time_round(len(timed) + number, rungs) for number, rungs in more]
 
     def _time_rounds(self, num_rounds: int, seconds: float | None) -> list[Round]:
+        """The times of all rungs in the rounds for which there is time."""
         counts = dict.fromkeys(self.rungs, num_rounds)
         return [self._time_round(*each) for each in _rounds_within(counts, seconds)]
 
     def _time_round(self, number: int, rungs: Sequence[Part]) -> Round:
+        """The times of all rungs in one round. rungs: the same rungs, in the order to run."""
         times = {rung: self.time_rung(rung, number) for rung in rungs}
         # The rungs were timed in random order, while the ladder needs the lowest first.
         return {rung: times[rung] for rung in self.rungs}
@@ -174,7 +186,10 @@ class ExplainedJob:
 def time_side_by_side(
     jobs: dict[str, ExplainedJob], num_rounds: int, seconds: float | None
 ) -> list[dict[str, EpochTimes]]:
-    """For each round, name of a job -> times of that job as it is, with all of its parts."""
+    """The times of whole jobs, with all of their parts, by name of the job, for each round.
+
+    num_rounds, seconds: as for `ExplainedJob.time_ladder`.
+    """
     return [
         {name: jobs[name].time_rung(jobs[name].rungs[-1], number) for name in names}
         for number, names in _rounds_within(dict.fromkeys(jobs, num_rounds), seconds)
@@ -184,9 +199,10 @@ def time_side_by_side(
 def _rounds_within(
     counts: dict[Key, int], seconds: float | None
 ) -> Iterator[tuple[int, list[Key]]]:
-    """Number and keys of each round, until there is no time left for more rounds.
+    """The number and the keys of each round, in the order in which the keys run.
 
-    seconds: time after which no round begins beyond FEWEST_ROUNDS; None: MOST_SECONDS.
+    counts: number of rounds of each key. seconds: time after which no round begins, once
+    FEWEST_ROUNDS have run; None: MOST_SECONDS.
     """
     deadline = deadline_after(seconds or MOST_SECONDS)
     for number, keys in rounds(counts):

@@ -1,4 +1,4 @@
-"""Write the explanation of a job as text: as explain.json, and as `fastloop explain` prints it."""
+"""Write a job's explanation as the text of explain.json, and as `fastloop explain` prints it."""
 
 from __future__ import annotations
 
@@ -25,9 +25,10 @@ from fastloop.reporting.limit_text import describe_work
 SCHEMA = 3
 """Number of the format of explain.json."""
 NO_PART = "no part of loading is known to take any time; explain.json has the figures"
+"""Text in place of a ladder in which all parts but the step may be zero."""
 LEAST_POSSIBLE_GAIN = 0.05
-"""If no tried change can save this share of an epoch, the last line says so. Otherwise it says that
-the gains are not beyond noise."""
+"""Share of an epoch. If no tried change can save as much, the last line says so. If one may save as
+much, the last line says that no gain is beyond noise."""
 
 
 def to_json(explanation: Explanation) -> str:
@@ -38,7 +39,8 @@ def to_json(explanation: Explanation) -> str:
 def format_explanation(explanation: Explanation, may_try: bool = True) -> str:
     """The printed text: machine load, verdict, ladder, causes, what-ifs and the best command.
 
-    may_try: False if the settings allow no change to be tried (try=0 without what_if=).
+    The ladder is a table of the parts of an epoch, and a what-if is a change of the job. may_try:
+    False if the settings allow no change to be tried (try=0 without what_if=).
     """
     ladder = explanation.ladder
     head = f"{explanation.name}, {explanation.benchmark}, device {explanation.device}: "
@@ -46,7 +48,7 @@ def format_explanation(explanation: Explanation, may_try: bool = True) -> str:
     load = describe_load(explanation.machine_load, "pass", "passes")
     lines = [*wrap(load), head, "", *verdict_lines(explanation.verdict)]
     lines += [*wrap([_limit_text(explanation)]), ""]
-    # A table of parts that may all be zero would be read as a ranking of noise.
+    # If all parts may be zero, their order in a table would only be noise.
     is_known = any(row.share.low > 0 for row in ladder.rows if row.rung is not Part.STEP)
     lines += ladder_lines(ladder) if is_known else [NO_PART]
     if explanation.causes:
@@ -60,7 +62,7 @@ def format_explanation(explanation: Explanation, may_try: bool = True) -> str:
 
 
 def _timeline_text(epoch: InstrumentedEpoch) -> str:
-    """The sentence on the recorded epoch: its length, and the shares of the loop's activities."""
+    """A line about the recorded epoch: its length, and the share of each activity of the loop."""
     shares = ", ".join(f"{part} {show_percent(share)}" for part, share in epoch.shares.items())
     length = f"{epoch.batches:,} batches took {significant(epoch.seconds)} s"
     text = f"timeline: a recorded epoch of {length}"
@@ -68,7 +70,7 @@ def _timeline_text(epoch: InstrumentedEpoch) -> str:
 
 
 def _limit_text(explanation: Explanation) -> str:
-    """The sentence on the rate of the loader alone, and on the limit of the machine."""
+    """A sentence about the rate of the loader alone, and the machine's limit for such work."""
     rate, limit = explanation.loader_samples_per_s, explanation.limit_samples_per_s
     text = f"Without steps the loader delivers {rate:,.0f} samples/s"
     if limit is None:
@@ -83,17 +85,17 @@ def ladder_lines(ladder: Ladder) -> list[str]:
 
 
 def ladder_table(ladder: Ladder) -> list[tuple[str, ...]]:
-    """The ladder as rows of text; the first row is the head."""
+    """The ladder as rows of cells; the first row is the head of the table."""
     rows = [("part", "hidden ms", "exposed ms a batch", "share of the epoch")]
     rows += [_ladder_row(row) for row in ladder.rows]
-    # The rows add up to the whole unless parts are below zero, which are shown as zero.
+    # A part below zero is shown as zero. Only with such parts do the rows not add up to the epoch.
     if ladder.residue:
         rows.append(("sum", "", "", show_percent(ladder.explained)))
     return rows
 
 
 def _ladder_row(row: LadderRow) -> tuple[str, ...]:
-    """A part, with its hidden and exposed milliseconds and its share."""
+    """The cells of a part: its name, hidden and exposed milliseconds, and share of the epoch."""
     hidden = "?" if row.hidden_ms is None else significant(row.hidden_ms)
     exposed = show_estimate(no_less_than_zero(row.exposed_ms), significant)
     share = show_estimate(no_less_than_zero(row.share), show_percent)
@@ -101,7 +103,7 @@ def _ladder_row(row: LadderRow) -> tuple[str, ...]:
 
 
 def _cause_lines(causes: Sequence[Cause]) -> list[str]:
-    """The causes that were looked for as aligned lines, below a heading."""
+    """Aligned lines, below a heading, that say which of the causes were found."""
     answers = {True: "yes", False: "no", None: "?"}
     rows = [("looked for", "found", "")]
     rows += [
@@ -112,7 +114,7 @@ def _cause_lines(causes: Sequence[Cause]) -> list[str]:
 
 
 def _what_if_lines(what_ifs: Sequence[WhatIf]) -> list[str]:
-    """The changes and their gains as aligned lines, below a heading."""
+    """Aligned lines, below a heading, with the changes and their gains."""
     rows = [("what if", "predicted gain", "realised gain")]
     for each in what_ifs:
         predicted, realised = _gain_text(each.predicted_gain), _gain_text(each.realised_gain)
@@ -121,12 +123,15 @@ def _what_if_lines(what_ifs: Sequence[WhatIf]) -> list[str]:
 
 
 def _gain_text(gain: Estimate | None) -> str:
-    """The gain with its bounds; empty without one."""
+    """The gain with its bounds; empty if `gain` is None."""
     return show_estimate(gain, show_percent) if gain else ""
 
 
 def _last_line(explanation: Explanation, may_try: bool) -> str:
-    """The command of the best change; without one, how much a change may save, or why none ran."""
+    """The command of the best change.
+
+    Without a best change, the line says how much the tried changes may save, or why none was tried.
+    """
     if explanation.best:
         # The command is not wrapped, so that it can be copied.
         return f"best: {explanation.best.command}"

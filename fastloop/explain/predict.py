@@ -17,17 +17,17 @@ from fastloop.explain.rung_passes import EpochTimes
 from fastloop.trial.job import Job
 
 FASTLOADER_AHEAD = 2
-"""Batches that each thread of FastLoader makes ahead, if they are not large. The native core limits
-bytes instead, which gives about the same number of batches."""
+"""Number of batches that each thread of FastLoader makes ahead, unless batches are large. The
+native core limits bytes instead, which allows about the same number."""
 MOST_BEGINNINGS = 8
 """Maximum number of different first batches from which a short epoch is simulated."""
 
 
 class HandOff(NamedTuple):
-    """Times of two passes of one round, which differ by the cost of handing batches over."""
+    """Times of two passes of a round; their difference is the cost of handing batches over."""
 
     from_workers: EpochTimes
-    """Times of the pass in which workers send batches that are ready."""
+    """Times of the pass in which workers send ready batches to the loop."""
     in_loop: EpochTimes
     """Times of the pass in which the loop itself has the ready batches."""
 
@@ -44,7 +44,7 @@ class Measured:
     one_thread: BatchTimes
     """As `own_threads`, but with torch_threads=1, as in a worker."""
     hand_off: Mapping[int, Sequence[HandOff]]
-    """Number of workers -> the hand-off of each round."""
+    """Number of workers -> the measured hand-off of each round."""
     kept: float
     """Share of the work of loading that remains if samples come from a store."""
     decode_share: float = 0.0
@@ -52,10 +52,9 @@ class Measured:
     transform_share: float = 0.0
     """Share of the work of loading that is transforming samples."""
     decoders: Mapping[str, float] = field(default_factory=dict)
-    """For each other decoder, by name, its time for an image relative to the present decoder's."""
+    """Name of another decoder -> its time for an image, relative to the present decoder's time."""
     batch_transform_s: float | None = None
-    """Time to transform a whole batch on the device; None: there is no transform, or it takes no
-    batch."""
+    """Seconds to transform a whole batch on the device; None: no transform takes a whole batch."""
 
     def with_threads_of(self, job: Job) -> BatchTimes:
         """Times of single batches with the job's number of torch's threads."""
@@ -69,7 +68,7 @@ def predict_seconds(
     added_step_s: float = 0.0,
     cores: float | None = None,
 ) -> float:
-    """Seconds of a whole epoch of the job by the model, not corrected by the job's measured epochs.
+    """Seconds of a whole epoch by the model, without a correction by the job's measured epochs.
 
     kept: share of the measured work of loading that remains. added_step_s: seconds by which each
     step takes longer. cores: number of cores; None: the cores of this process.
@@ -89,10 +88,10 @@ def predict_seconds(
         # Persistent workers have started in the warm-up epoch.
         if job.loading.persistent_workers:
             start_s = 0.0
-        # To receive a batch is work of the loop, which unpickles the batch and maps its memory.
+        # Before each step the loop receives a batch: it unpickles the batch and maps its memory.
         steps = [[Phase(seconds=hand_off_s), *step] for step in steps]
     prefetch = job.loading.batches_ahead
-    # Here device_prefetch is a thread that loads ahead of the loop: in the model, one worker that
+    # With device_prefetch a thread loads ahead of the loop. In the model it is one worker, which
     # shares the interpreter's lock with the loop.
     if job.device_prefetch and not workers:
         workers = 1
@@ -109,7 +108,7 @@ def predict_gathered_seconds(job: Job, measured: Measured) -> float:
     """
     cores = available_cores()
     threads = measured.with_threads_of(job)
-    # Gathering the rows of a batch is assumed to take the same time as copying a batch.
+    # Gathering the rows of a batch is assumed to take as long as copying the batch.
     loads = [[Phase(seconds=measured.one_thread.clone_s)] for _ in threads.step_s]
     steps = _phases(threads.step_s, threads.step_cpu_s, cores)
     machinery = Machinery(workers=1, prefetch=FASTLOADER_AHEAD, cores=cores)
@@ -117,7 +116,10 @@ def predict_gathered_seconds(job: Job, measured: Measured) -> float:
 
 
 def predict_threaded_seconds(job: Job, measured: Measured, num_threads: int) -> float:
-    """Seconds of a whole epoch with a loader in which threads of Python read samples ahead."""
+    """Seconds of a whole epoch with a loader in which `num_threads` threads read samples ahead.
+
+    The threads run Python code.
+    """
     cores = available_cores()
     # All CPU time of reading and of steps is assumed to need the interpreter's lock. Code that
     # releases the lock, as most decoders do, is faster than predicted.
@@ -129,10 +131,13 @@ def predict_threaded_seconds(job: Job, measured: Measured, num_threads: int) -> 
 
 
 def _hand_off(measured: Measured, workers: int) -> tuple[float, float]:
-    """Seconds in which the loop receives a batch, and seconds of the start and end of workers."""
+    """Seconds to receive a batch from a worker, and seconds to start and end the workers.
+
+    workers: number of workers.
+    """
     rounds = measured.hand_off[workers]
-    # The batches are ready in both passes. Apart from the start and end of workers, the passes
-    # differ only by the way of a batch through a queue.
+    # The batches are ready in both passes. Only in the pass `from_workers`, workers start and end,
+    # and batches go through a queue.
     batch_s = [
         (from_workers.seconds - from_workers.start_up_s - in_loop.seconds) / from_workers.batches
         for from_workers, in_loop in rounds
@@ -144,7 +149,11 @@ def _hand_off(measured: Measured, workers: int) -> tuple[float, float]:
 def _phases(
     seconds: list[float], cpu_s: list[float], cores: float, kept: float = 1.0
 ) -> list[list[Phase]]:
-    """For each batch its work as one phase, shortened to the share `kept` of its seconds."""
+    """The work on each batch as a single phase, a piece of work of the model.
+
+    seconds, cpu_s: seconds and CPU seconds of each batch. cores: maximum number of cores that a
+    phase uses. kept: share of the seconds that remains.
+    """
     return [
         [Phase(seconds=kept * each, cores=min(cpu / each, cores) if each else 1.0)]
         for each, cpu in zip(seconds, cpu_s, strict=True)
@@ -152,7 +161,7 @@ def _phases(
 
 
 def _with_lock(batches: list[list[Phase]]) -> list[list[Phase]]:
-    """The phases as threads of one interpreter run them: all of their CPU time needs its lock."""
+    """The phases in threads of one interpreter: all of their CPU time needs the lock."""
     return [[replace(phase, lock=min(1.0, phase.cores)) for phase in each] for each in batches]
 
 
@@ -161,10 +170,10 @@ def _epoch(
 ) -> float:
     """Seconds of an epoch that repeats the measured batches until it has `batches` batches."""
     count = min(batches, MOST_SIMULATED)
-    # In a short epoch, the place of a rare slow batch decides how much of its time a queue hides,
-    # and that place is chance. So the result is the mean of several epochs that begin at different
-    # batches. A longer epoch has slow batches at many places already, and would take too long to
-    # simulate repeatedly.
+    # A queue hides a part of the time of a rare slow batch. In a short epoch, this part depends on
+    # the place of the batch, which is chance. So the result is the mean of several epochs that
+    # begin at different batches. A long epoch has slow batches at many places, and would take too
+    # long to simulate several times.
     beginnings = max(1, min(MOST_BEGINNINGS, len(loads), MOST_SIMULATED // count))
     firsts = [number * len(loads) // beginnings for number in range(beginnings)]
     seconds = stats.mean(

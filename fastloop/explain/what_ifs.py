@@ -23,13 +23,14 @@ from fastloop.trial.job import Job
 from fastloop.trial.support import check_support
 
 STEPS_AFTER = 1
-"""Number of progress steps of `explain` after the changes were tried: an epoch is recorded."""
-# Torch's threads, which compete among each other or with workers, are the most common cause of a
+"""Number of progress steps of `explain` after the changes were tried: the recording of an epoch."""
+# Torch's threads, which compete with each other or with workers, are the most common cause of a
 # slow loop. The cost of a cold page cache can't be predicted; cache=cold is proposed only if files
 # were not in memory.
 ALWAYS_TRIED = ("torch_threads=1", "cache=cold")
+"""Names of the changes that are tried whatever gain is predicted."""
 COMMON_SETTINGS = ("num_workers", "decoder")
-"""Settings that remove the other common causes."""
+"""Settings that remove the other common causes of a slow loop."""
 AS_IS = "as it is"
 """Name of the unchanged job beside the names of the changes."""
 
@@ -41,8 +42,9 @@ class ChangedJob:
     change: Change
     job: Job
     predicted_gain: Estimate | None = None
-    """Share of an epoch that the change saves, by the model. None if nothing is predicted yet, the
-    model misses the time of the job as it is, or no measurement allows a prediction."""
+    """Share of an epoch that the change saves, as the loader's model predicts. None if nothing is
+    predicted yet, if the model misses the time of the unchanged job, or if no measurement allows a
+    prediction."""
 
     @property
     def name(self) -> str:
@@ -75,7 +77,10 @@ def find_changed_jobs(
 
 
 def _resize(explained: ExplainedJob, job: Job) -> ExplainedJob:
-    """The changed job, with about the same number of samples in an epoch as the job as it is."""
+    """The changed job, with about as many samples in an epoch as the unchanged job.
+
+    explained: the unchanged job. job: the changed job, which may have another batch size.
+    """
     size = explained.job.loading.batch_size / job.loading.batch_size
     batches = explained.job.batches and max(1, math.ceil(explained.job.batches * size))
     job = replace(job, batches=batches, benchmark={benchmark_name(job): benchmark_of(job)})
@@ -89,8 +94,8 @@ def choose(changes: Sequence[ChangedJob], tries: int) -> list[ChangedJob]:
     The most promising ones are the best by prediction, the best for each of COMMON_SETTINGS, and
     ALWAYS_TRIED. tries: number of the best by prediction; 0: only the changes that the user named.
     """
-    # A change without a prediction counts as a gain of 0. Among equal changes other loaders come
-    # first, as they may save all of the work of loading.
+    # A change without a prediction counts as a gain of 0. If gains are equal, changes of the loader
+    # come first, because another loader may save all of the work of loading.
     loaders = _changes_of("loader", changes)
     ranked = sorted(changes, key=lambda each: (-_prediction_of(each), each not in loaders))
     promising = [each for each in ranked if _may_gain(each)]
@@ -103,6 +108,7 @@ def choose(changes: Sequence[ChangedJob], tries: int) -> list[ChangedJob]:
 
 
 def _changes_of(setting: str, changes: Sequence[ChangedJob]) -> list[ChangedJob]:
+    """The changes of that setting, in their order."""
     return [each for each in changes if each.name.startswith(f"{setting}=")]
 
 
@@ -112,6 +118,7 @@ def _may_gain(each: ChangedJob) -> bool:
 
 
 def _prediction_of(each: ChangedJob | WhatIf) -> float:
+    """The predicted gain; 0 without a prediction."""
     return each.predicted_gain.value if each.predicted_gain else 0.0
 
 
@@ -120,8 +127,9 @@ def try_changed_jobs(
 ) -> dict[str, Estimate]:
     """Name of a change -> its realised gain, from rounds that also time the job as it is.
 
-    present.expect_steps is called with the number of progress steps that remain, which depends on
-    the changes.
+    present: the unchanged job; its expect_steps is called with the number of progress steps that
+    remain. chosen: the changes to try; a change is left out if its data can't be prepared. seconds:
+    time after which no round begins beyond FEWEST_ROUNDS; None: MOST_SECONDS, see explained_job.py.
     """
     jobs = {AS_IS: present}
     for each in chosen:
@@ -148,7 +156,11 @@ def try_changed_jobs(
 def list_what_ifs(
     changes: Sequence[ChangedJob], gains: dict[str, Estimate], request: JobRequest
 ) -> tuple[WhatIf, ...]:
-    """All changes, the best first: the tried ones by their gain, then the others by prediction."""
+    """All changes, the best first: the tried ones by their gain, then the others by prediction.
+
+    gains: name of a tried change -> its realised gain. request: that of the unchanged job, for the
+    command lines.
+    """
     what_ifs = [
         WhatIf(
             change=each.name,
@@ -178,6 +190,7 @@ def find_best(what_ifs: Sequence[WhatIf]) -> WhatIf | None:
 
 
 def _gain(what_if: WhatIf) -> float:
+    """The realised gain; 0 for a change that was not tried."""
     return what_if.realised_gain.value if what_if.realised_gain else 0.0
 
 

@@ -1,9 +1,9 @@
 """Anonymous files: memory that a process hands over to another process.
 
-An anonymous file is in no folder. So it takes no space in /dev/shm, which has 64 MiB in a container
-by default. The kernel frees it when the last process that uses it ends, however that process ends.
-All of the memory is allocated at once, or the call fails: a page that can't be allocated when it is
-written to would end the process by SIGBUS.
+An anonymous file is in no folder, so it takes no space in /dev/shm, which has 64 MiB in a container
+by default. The kernel frees the file when the last process that uses it ends, even if that process
+is killed. All of the memory is allocated when the file is created, or the creation fails.
+Otherwise, SIGBUS would end a process that writes to a page for which there is no memory.
 """
 
 from __future__ import annotations
@@ -22,8 +22,11 @@ MEMINFO = Path("/proc/meminfo")
 
 
 def create_file(nbytes: int) -> int:
-    """The descriptor of an anonymous file of `nbytes`; raises MemoryError if too few are left."""
-    # The kernel would not refuse too large a file, but kill processes to make room for it.
+    """The descriptor of a new anonymous file of `nbytes` bytes.
+
+    Raises MemoryError if the memory is not available.
+    """
+    # The kernel would not refuse a file that is too large, but kill processes to make room for it.
     if nbytes > (left := _available_bytes()):
         raise MemoryError(_describe(nbytes, f"{left:,} bytes are available"))
     if hasattr(os, "memfd_create"):
@@ -41,7 +44,7 @@ def create_file(nbytes: int) -> int:
 
 
 def _available_bytes() -> int:
-    """Memory that the machine and this process's cgroups have left."""
+    """Bytes that are left in the machine or, if these are fewer, in this process's cgroups."""
     try:
         lines = MEMINFO.read_text().splitlines()
     except OSError:
@@ -52,11 +55,13 @@ def _available_bytes() -> int:
 
 
 def _describe(nbytes: int, reason: str) -> str:
+    """The message of the MemoryError for a file of `nbytes` bytes."""
     advice = "a smaller batch_size or prefetch_factor, or fewer num_workers, need less"
     return f"no shared memory of {nbytes:,} bytes for a batch ({reason}): {advice}"
 
 
 def _allocate(file: int, nbytes: int) -> None:
+    """Allocate all pages of the file, if the system can."""
     # macOS can only set the file's length; its pages are allocated when they are written to.
     if hasattr(os, "posix_fallocate"):
         os.posix_fallocate(file, 0, nbytes)
@@ -65,7 +70,7 @@ def _allocate(file: int, nbytes: int) -> None:
 
 
 def map_file(file: int) -> mmap.mmap:
-    """The file's memory, which keeps the file alive; the descriptor is closed."""
+    """Map a file into memory, which keeps the file alive, and close the descriptor."""
     try:
         return mmap.mmap(file, 0)
     finally:
@@ -78,5 +83,5 @@ def send_file(connection: Connection, file: int) -> None:
 
 
 def receive_memory(connection: Connection) -> mmap.mmap:
-    """The memory of the file that was handed over."""
+    """Map the file that the process at the other end hands over into memory."""
     return map_file(recv_handle(connection))

@@ -1,7 +1,8 @@
-"""The state of a loader, which state_dict saves and load_state_dict resumes within an epoch.
+"""The state of a loader, from which the loader can resume within an epoch.
 
-Position has the epoch and the number of its batches that have been delivered. Randomness saves
-the states of generators and samplers at the start of an epoch, and restores them to resume it.
+`state_dict` returns the state, and `load_state_dict` loads it. Position holds the epoch and the
+number of its delivered batches. Randomness saves the states of generators and samplers at the start
+of an epoch, and restores these states when the epoch is resumed.
 """
 
 from __future__ import annotations
@@ -22,35 +23,37 @@ from fastloop.fastloader.order import EpochOrder
 from fastloop.fastloader.torch_draws import BASE_SEED, DrawMoments, draw_seed
 
 State = dict[str, Any]
-"""`epoch`; `delivered` (batches; an int64 array without dimensions while the native core counts);
-`drawn_from` (random states at its start); `settings`; `dataset`, the state of an iterable that
-has one, and HAS_ENDED; while an epoch runs, STREAMED and PENDING."""
+"""The state of a loader, with these keys. `epoch`: number of the epoch. `delivered`: number of its
+delivered batches, an int64 array without dimensions while the native core counts. `drawn_from`: the
+RandomStates at the start of the epoch. `settings`: see ORDER_SETTINGS. `dataset` and HAS_ENDED: the
+state of an iterable that has one. STREAMED and PENDING: only while the epoch runs."""
 STREAMED = "streamed"
-"""The state's key for a dict: number of delivered batches -> `dataset` and HAS_ENDED of the state
-at that time. Batches that were made ahead have entries, too."""
+"""Key for a dict: number of delivered batches -> `dataset` and HAS_ENDED of the state after these
+batches. Batches that were made ahead have entries, too."""
 HAS_ENDED = "has_ended"
-"""The state's key for True, which says that an iterable with a state of its own has no more
-samples."""
+"""Key for True: an iterable with a state of its own has no more samples."""
 PENDING = "pending"
-"""The state's key for a function that returns `drawn_from`. The state has it if the epoch draws its
-order only when its first batch is asked for."""
+"""Key for a function that returns `drawn_from`. A state has this key if its epoch draws the order
+only when the first batch is asked for."""
 
 
 @dataclass
 class Position:
-    """The next iteration's epoch, and the state of the epoch that runs or was left early."""
+    """The epoch of the next iteration, and the state of the latest epoch."""
 
     epoch: int = 0
+    """Number of the next iteration's epoch."""
     state: State | None = None
+    """State of the epoch that runs, was left early, or was loaded; None: there is no such epoch."""
     is_loaded: bool = False
-    """True if the next iteration continues the state."""
+    """True if the next iteration continues `state`."""
 
     def copy(self) -> Position:
         """A copy of this position for another loader."""
         return replace(self, state=self.current())
 
     def current(self) -> State | None:
-        """The state as it is now, of built-in types."""
+        """The state as it is now, without STREAMED and PENDING; None if there is no state."""
         if self.state is None:
             return None
         state: State = self.state | {"delivered": int(self.state["delivered"])}
@@ -83,66 +86,78 @@ class Position:
         self.epoch = numbers["epoch"]
 
     def read_loaded(self, name: str) -> Any:
-        """A number that the epoch of a loaded state has drawn, by its name; None if the next
-        iteration continues no state, or the state lacks the number.
+        """A number that the epoch of the loaded state has drawn.
+
+        name: key of the number, such as ORDER_SEED. The result is None if the next iteration
+        continues no state, or the state lacks the number.
         """
         return self.state["drawn_from"].get(name) if self.state and self.is_loaded else None
 
     def begin(self, make_state: Callable[[], State]) -> tuple[State, RandomStates | None]:
-        """The state of the iteration that begins, and the random states to restore before it."""
+        """The state of the iteration that begins, and the random states to restore before it.
+
+        make_state: returns the state of a new epoch. The random states are None for a new epoch.
+        """
         if self.state is None or not self.is_loaded:
             self.state = make_state()
         return self.state, self.state["drawn_from"] if self.is_loaded else None
 
     def advance(self, state: State) -> None:
-        """Set the next iteration's epoch to the one after this state's epoch."""
+        """Let the next iteration begin the epoch after this state's epoch."""
         self.is_loaded = False
         self.epoch = state["epoch"] + 1
 
     def finish(self, state: State) -> None:
-        """Forget this state, as its epoch has been delivered, unless another one has begun."""
+        """Forget the state of an epoch that has been delivered, unless another epoch has begun."""
         if self.state is state:
             self.state = None
 
 
 RandomStates = dict[str, Any]
-"""The numbers that an epoch has drawn, and the random states from which its order follows: a
-state's `drawn_from`."""
+"""The value of a state's `drawn_from`: the numbers that an epoch has drawn, and the random states
+from which its order follows."""
 DETERMINISTIC = torch.Tensor, np.ndarray, list, tuple, range, PiecewiseSampler
 """Types of samplers that have no random state."""
 ORDER_SETTINGS = "batch_size", "drop_last", "num_samples", "seed", "shuffle", "world_size"
 """A loader's settings that determine which sample is at which position of an epoch. The rank is not
-one of them: all ranks may load the state that one has saved."""
+one of them, because all ranks may load the state that one rank has saved."""
 
 
 @dataclass(frozen=True)
 class Randomness:
-    """The generator and the sampler, if any, from which a loader's epoch draws its order."""
+    """The generator and the sampler from which a loader's epochs draw their order."""
 
     generator: torch.Generator | None
+    """None: the loader was given no generator."""
     sampler: Any
+    """None: the loader was given no sampler."""
 
     def states(self) -> RandomStates:
-        """The states of the generator, the sampler, and the samplers that this one wraps.
+        """The states of the generator, of the sampler, and of the samplers inside the sampler.
 
-        A sampler's state is its state_dict(), or else its generator's state and its epoch; torch's
-        global random state is added if none of the samplers has either.
+        The state of a sampler is its state_dict() or, if it has none, the state of its generator
+        and its epoch. If no sampler has a state_dict() or a generator, torch's global random state
+        is added. A sampler of a DETERMINISTIC type has no state.
         """
         states: RandomStates = {}
         if self.generator is not None:
             states["generator"] = self.generator.get_state()
-        # None is tested first: between two epochs it takes 50 us to find that it satisfies no
-        # Protocol.
+        # None is tested first, because isinstance takes 50 us between two epochs to find that None
+        # satisfies no Protocol.
         if self.sampler is not None and not isinstance(self.sampler, DETERMINISTIC):
             samplers = [_sampler_state(sampler) for sampler in sampler_chain(self.sampler)]
             states["samplers"] = samplers
             if not any({"state_dict", "generator"} & set(state) for state in samplers):
-                # The samplers name no random state of their own: they may draw from torch's.
+                # Samplers without a random state of their own may draw from torch's global one.
                 states["torch"] = torch.get_rng_state()
         return states
 
     def pending_states(self, drawn: RandomStates) -> RandomStates:
-        """The numbers that an epoch has drawn, with the states from which its order follows."""
+        """The `drawn_from` of an epoch that has yet to draw its order.
+
+        drawn: the numbers that the epoch has drawn. Without a generator, torch's global random
+        state is a part of the result, because the order will be drawn from it.
+        """
         states = drawn | self.states()
         if self.generator is None:
             states["torch"] = torch.get_rng_state()
@@ -151,21 +166,22 @@ class Randomness:
     def draw_base(self, moments: DrawMoments, loaded: RandomStates | None) -> RandomStates:
         """The base seed of an epoch that begins, with the states that its order depends on.
 
-        loaded: the random states of a loaded state; None if the epoch continues no state. If the
-        state was saved before its epoch had drawn the base seed, the seed is the number that the
-        epoch would have drawn. A loader without a generator of its own then draws a number from
-        torch's global generator all the same, unless its base seed is kept.
+        The base seed is the number that DataLoader draws in iter(), see torch_draws.py.
+
+        loaded: the random states of a loaded state; None: the epoch continues no state. A loaded
+        state without a base seed was saved before its epoch drew one. The seed is then the number
+        that this epoch would have drawn. A loader without a generator also draws a number from
+        torch's global generator then, unless `moments` keeps a base seed.
         """
         if loaded is None:
             return {BASE_SEED: moments.draw_base(self.generator)}
         self._check(loaded)
         drawn = dict(loaded)
-        # The state's epoch had begun, and had drawn its base seed.
+        # The epoch of the loaded state had already drawn its base seed.
         if BASE_SEED in drawn:
             moments.keep_base(drawn[BASE_SEED])
         elif self.generator is not None:
-            # The loader's own generator goes back to its state at that time, and goes on from
-            # there.
+            # The loader's generator is set to its state at that time, and draws from there on.
             self.generator.set_state(drawn["generator"])
             drawn[BASE_SEED] = moments.draw_base(self.generator)
             drawn["generator"] = self.generator.get_state()
@@ -177,14 +193,16 @@ class Randomness:
     def draw_order_seed(self, drawn: RandomStates) -> int:
         """The seed of a shuffled order, drawn from torch's saved state if `drawn` has one.
 
-        torch's global generator draws a number in any case.
+        A number is drawn from torch's global generator in any case.
         """
         return self._draw_as_then(drawn, draw_seed(None))
 
     @staticmethod
     def _draw_as_then(drawn: RandomStates, number: int) -> int:
-        """The given number if `drawn` has no state of torch. Otherwise a number that is drawn from
-        this state; `drawn` then has the state after that draw."""
+        """A number drawn from the state of torch in `drawn`, or `number` if there is no such state.
+
+        The state in `drawn` is replaced by the state after the draw.
+        """
         if "torch" not in drawn:
             return number
         with torch.random.fork_rng(devices=[]):
@@ -194,15 +212,18 @@ class Randomness:
         return number
 
     def restore(self, states: RandomStates | None) -> AbstractContextManager[None]:
-        """Restore the states, if any; torch's global random state only within this context.
+        """A context that restores these states when it is entered.
 
-        Entering raises ValueError for the states of a loader with other generators or samplers.
+        states: None: nothing is restored. torch's global random state is restored only within the
+        context. Entering the context raises ValueError for the states of a loader with other
+        generators or samplers.
         """
         return nullcontext() if states is None else self._restore(states)
 
     def _check(self, states: RandomStates) -> list[Any]:
-        """The samplers that these states belong to; raises ValueError for states of another
-        loader.
+        """The samplers to which these states belong.
+
+        Raises ValueError for the states of a loader with other generators or samplers.
         """
         samplers = list(sampler_chain(self.sampler)) if "samplers" in states else []
         is_generated = self.generator is not None
@@ -216,29 +237,30 @@ class Randomness:
 
     @contextmanager
     def _restore(self, states: RandomStates) -> Iterator[None]:
+        """Restore these states, see `restore`."""
         samplers = self._check(states)
         saved = states.get("samplers", [])
         if self.generator is not None:
             self.generator.set_state(states["generator"])
         for sampler, state in zip(samplers, saved, strict=True):
             _restore_sampler(sampler, state)
-        # fork_rng() restores torch's state at the end, so the program's own draws are the same.
+        # fork_rng() resets torch's state at the end, so the program's own draws are not affected.
         with torch.random.fork_rng(devices=[], enabled="torch" in states):
             if "torch" in states:
                 torch.set_rng_state(states["torch"])
             yield
 
     def set_epoch(self, epoch: int) -> None:
-        """Call set_epoch of the sampler and of those that it wraps, if they have it."""
+        """Call set_epoch of the sampler, and of the samplers inside it, if they have it."""
         for sampler in sampler_chain(self.sampler):
             if hasattr(sampler, "set_epoch"):
                 sampler.set_epoch(epoch)
 
 
 def order_settings(order: EpochOrder) -> dict[str, Any]:
-    """An order's ORDER_SETTINGS, as built-in types that any checkpoint format can hold."""
+    """An order's ORDER_SETTINGS, as built-in types that every format of checkpoints can hold."""
     settings = {name: getattr(order, name) for name in ORDER_SETTINGS}
-    # Blocks is not a built-in type, which is all that some formats of checkpoints load.
+    # `shuffle` may be a Blocks, but some formats of checkpoints load only built-in types.
     return settings | {"shuffle": str(settings["shuffle"])}
 
 
@@ -249,11 +271,14 @@ def initial_state(epoch: int, states: RandomStates, order: EpochOrder) -> State:
 
 
 def check_settings(state: State, order: EpochOrder) -> None:
-    """Raise ValueError for a state that was saved by a loader with another order's settings, and
-    TypeError for an object that is not a state."""
+    """Raise ValueError for a state that a loader with this order can't continue.
+
+    Such a state has other ORDER_SETTINGS, or names no position of an epoch. Raises TypeError for an
+    object that is not a state.
+    """
     if not isinstance(state, Mapping):
         raise TypeError(f"state={short_repr(state)}: allowed is what state_dict() has returned")
-    # Keys of torchdata's states: a checkpoint from before the change to FastLoader.
+    # The states of torchdata's StatefulDataLoader have these keys.
     if "_num_yielded" in state or "_snapshot" in state:
         advice = "finish its epoch with that, or begin the next one with set_epoch"
         raise ValueError(f"this state is of torchdata's StatefulDataLoader: {advice}")
@@ -269,7 +294,7 @@ def check_settings(state: State, order: EpochOrder) -> None:
 
 
 def _check_position(state: State) -> None:
-    """Raise ValueError for a state that names no position of an epoch."""
+    """Raise ValueError for a state without valid `epoch`, `delivered` and `drawn_from`."""
     for name in ("epoch", "delivered"):
         value: Any = state.get(name)
         if not hasattr(value, "__index__") or value < 0:
@@ -280,7 +305,8 @@ def _check_position(state: State) -> None:
 
 
 def _sampler_state(sampler: Any) -> dict[str, Any]:
-    # The state is copied, because the sampler may return the very dict that it goes on changing.
+    """The state of a single sampler, see `Randomness.states`."""
+    # The state is copied, because a sampler may return a dict that it changes later.
     if hasattr(sampler, "state_dict") and hasattr(sampler, "load_state_dict"):
         return {"state_dict": deepcopy(sampler.state_dict())}
     state: dict[str, Any] = {}
@@ -292,6 +318,7 @@ def _sampler_state(sampler: Any) -> dict[str, Any]:
 
 
 def _restore_sampler(sampler: Any, state: dict[str, Any]) -> None:
+    """Set a sampler to a state that `_sampler_state` has returned."""
     if "state_dict" in state:
         sampler.load_state_dict(deepcopy(state["state_dict"]))
     if "generator" in state:

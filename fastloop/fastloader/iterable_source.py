@@ -1,6 +1,7 @@
-"""IterableSource, which makes batches of a source without indices, such as an IterableDataset.
+"""Make batches of a source without indices, such as an IterableDataset: `IterableSource`.
 
-The loop reads the source, or one thread or DataLoader's worker processes read it ahead of the loop.
+The loop itself reads the source. Or one thread, or worker processes of a DataLoader, read the
+source ahead of the loop.
 """
 
 from __future__ import annotations
@@ -29,13 +30,15 @@ class IterableSource:
     """An iterable, and the function and the processes that make batches of its samples."""
 
     iterable: Any
+    """An object with `__iter__`, which yields samples."""
     collate_fn: Callable[[Any], Tree]
+    """Makes a batch of a list of samples; with batch_size=None called with a single sample."""
     workers: WorkerProcesses | None
-    """Processes that each read a share of it; None: the loop or a thread reads it."""
+    """Processes that each read a share of the iterable; None: the loop or a thread reads it."""
 
     @property
     def num_samples(self) -> int | None:
-        """The number of samples; None if the iterable does not say."""
+        """The number of samples; None if the iterable has no length."""
         try:
             return len(self.iterable)
         except TypeError:
@@ -48,12 +51,14 @@ class IterableSource:
 
     @property
     def _collate(self) -> Callable[[Any], Tree]:
+        """The collate_fn, from which a StopIteration is raised as a RuntimeError."""
         return Unstoppable(self.collate_fn, "the collate_fn")
 
     def start(self, order: StreamOrder, state: State, draws: SampleDraws) -> StreamBatches:
-        """The rest of an epoch; nothing is read before the first batch is asked for.
+        """The batches of the rest of an epoch; samples are read only when a batch is asked for.
 
-        The state that the iterable has after each batch is noted in `state`.
+        state: the loader's state in this epoch; receives the state of the iterable after each
+        batch, unless processes read the iterable. draws: the seeds of the samples.
         """
         if self.workers is None:
             return StreamBatches(self._read(order, state, draws.begin, self._open(state, draws)))
@@ -63,11 +68,11 @@ class IterableSource:
     def _read_by_processes(
         self, workers: WorkerProcesses, order: StreamOrder, draws: SampleDraws
     ) -> Iterator[Tree | FailedBatch]:
-        """The batches of an epoch, by DataLoader's worker processes: an iterable asks
-        get_worker_info for its share.
+        """Yield the batches of an epoch, which worker processes of a DataLoader make.
 
-        The processes start with the first batch, and end with this iterator. They are seeded with
-        the epoch's seed, as DataLoader seeds them.
+        In a process, the iterable asks get_worker_info for its share. The processes start when the
+        first batch is asked for, and end with this iterator. DataLoader seeds them from the seed of
+        the epoch.
         """
         seed = draws.seed if draws.is_base else epoch_seed(draws.seed, draws.epoch)
         loader = DataLoader(
@@ -80,7 +85,8 @@ class IterableSource:
             timeout=workers.timeout,
             worker_init_fn=workers.worker_init_fn,
             multiprocessing_context=workers.multiprocessing_context,
-            # DataLoader draws the workers' base seed from this generator: not from the program's.
+            # DataLoader draws the base seed of its workers from this generator, and so leaves the
+            # program's generator alone.
             generator=torch.Generator("cpu").manual_seed(seed),
         )
         if hasattr(self.iterable, "set_epoch"):
@@ -88,14 +94,14 @@ class IterableSource:
         batches = iter(loader)
         while (batch := try_batch(next, batches, NO_BATCH)) is not NO_BATCH:
             yield batch
-            del batch  # or it would be held while the next is waited for
+            del batch  # otherwise this frame would hold the batch while it waits for the next one
 
     def _open(self, state: State, draws: SampleDraws) -> Iterator[Any] | None:
-        """The iterator, if the iterable is its own iterator; else None.
+        """The opened iterator, if the iterable is itself an iterator; otherwise None.
 
-        The samples that such an iterable has read are gone, for other loaders too. Its state is
-        therefore noted before it reads anything, but after it is opened, because its `__iter__` may
-        begin again.
+        A sample that such an iterable has yielded can't be read again. So the iterable's state is
+        noted before its first sample is read. Its `__iter__` is called before that, because it may
+        reset the state.
         """
         if not isinstance(self.iterable, Iterator):
             return None
@@ -110,10 +116,10 @@ class IterableSource:
     def _read(
         self, order: StreamOrder, state: State, begin: Begin, opened: Iterator[Any] | None
     ) -> Iterator[Tree | FailedBatch]:
-        """The batches of the rest of an epoch.
+        """Yield the batches of the rest of an epoch.
 
-        If the iterable has no state of its own, the samples of delivered batches are read again,
-        and passed over.
+        If the iterable has no state of its own, the samples of batches that were delivered before
+        are read again and skipped. opened: the result of `_open`.
         """
         size = order.batch_size or 1
         first = int(state["delivered"])
@@ -122,8 +128,8 @@ class IterableSource:
             return
         samples = _SeededSamples(self.iterable, begin, (first - skipped) * size, opened)
         for number in count(first - skipped):
-            # A skipped batch is read, too, because only reading advances the iterable. Each sample
-            # has the seed of its number in the epoch.
+            # Skipped batches are read, too, because only reading advances the iterable. The number
+            # of a sample in the epoch determines its seed.
             group = try_batch(list, islice(samples, size))
             has_failed = isinstance(group, FailedBatch)
             has_ended = not has_failed and len(group) < size
@@ -132,17 +138,19 @@ class IterableSource:
             if number >= first:
                 self._note_state(state, number + 1, has_ended=has_ended)
                 if has_failed:
-                    yield group  # a generator has ended with its error, another iterator may go on
+                    yield group  # a generator ends with its error; another iterator may continue
                 else:
                     begin(COLLATE, range(number * size, number * size + len(group)))
                     yield try_batch(self._collate, group[0] if order.batch_size is None else group)
-            # An iterator that has ended is not asked again: it might begin again.
+            # An iterator that has ended is asked for nothing more, because it might begin again.
             if has_ended:
                 return
 
     def _restore(self, state: State, first: int) -> int:
-        """Bring the iterable to the state's position. Returns how many batches must be skipped from
-        there."""
+        """Restore the iterable's own state, if it was saved; returns the number of batches to skip.
+
+        first: number of batches of the epoch that were delivered before.
+        """
         self._set_epoch(state)
         if state.get("dataset") is None:
             return first
@@ -150,17 +158,23 @@ class IterableSource:
         return 0
 
     def _set_epoch(self, state: State) -> None:
+        """Call set_epoch of the iterable, if it has this method."""
         if hasattr(self.iterable, "set_epoch"):
             self.iterable.set_epoch(state["epoch"])
 
     def _note_state(self, state: State, number: int, *, has_ended: bool = False) -> None:
+        """Note the iterable's own state after `number` batches, if it has a state_dict().
+
+        has_ended: True if the iterable has no more samples.
+        """
         if not (hasattr(self.iterable, "state_dict") and hasattr(self.iterable, "load_state_dict")):
             return
-        # The thread is ahead of the loop: the state after each batch is kept until that one is
-        # delivered.
+        # A thread reads ahead of the loop, so the state after a batch is kept until the loop has
+        # received the batch.
         states = state.setdefault(STREAMED, {})
         states[number] = {"dataset": deepcopy(self.iterable.state_dict())}
-        # At its end an iterable may have the state with which it begins again.
+        # The state at the end of an iterable may be the one with which it begins again. So the end
+        # is noted, too.
         if has_ended:
             states[number][HAS_ENDED] = True
         for done in [other for other in list(states) if other < int(state["delivered"])]:
@@ -168,10 +182,11 @@ class IterableSource:
 
 
 def shuffle_pipe(source: Any, shuffle: Any) -> tuple[Any, Any]:
-    """(source, shuffle) after a pipe of torch.utils.data.datapipes has applied `shuffle` itself.
+    """The source, and the shuffling that is left to the loader.
 
-    As in DataLoader, shuffling within the pipe is switched on or off, and the returned shuffle is
-    None. For other sources, and shuffle=None, both are returned unchanged.
+    A pipe of torch.utils.data.datapipes shuffles by itself. As in DataLoader, `shuffle` switches
+    its shuffling on or off, and None is left to the loader. For other sources, and for
+    shuffle=None, both arguments are returned unchanged.
     """
     if not isinstance(source, IterDataPipe) or shuffle is None:
         return source, shuffle
@@ -185,19 +200,25 @@ class StreamBatches:
     iterator: Iterator[Tree | FailedBatch]
 
     def batches(self, group: Sequence[np.ndarray]) -> list[Tree | FailedBatch]:
-        """The next batches, one for each of the group; at the end of the epoch there may be
-        fewer."""
+        """The next batches, as many as `group` has; fewer at the end of the epoch."""
         return list(islice(self.iterator, len(group)))
 
 
 def number_batches(order: StreamOrder, delivered: int) -> Iterator[list[np.ndarray]]:
-    """Endless groups of one batch each, with the numbers of its samples."""
+    """Groups of one batch each, without end; a batch is an array of the numbers of its samples.
+
+    delivered: number of batches of the epoch that were delivered before.
+    """
     size = order.batch_size or 1
     return ([np.arange(number * size, (number + 1) * size)] for number in count(delivered))
 
 
 class _SeededSamples:
-    """The samples of an iterable, each with the seed of its number in the epoch."""
+    """The samples of an iterable, each read with the seed of its number in the epoch.
+
+    begin: sets the seed of a sample before the sample is read. first: number of the first sample.
+    opened: the iterator over the samples; None: `iterable` is opened for the first sample.
+    """
 
     def __init__(
         self, iterable: Any, begin: Begin, first: int, opened: Iterator[Any] | None
@@ -211,12 +232,13 @@ class _SeededSamples:
         return self
 
     def __next__(self) -> Any:
-        # The seed is set before the iterable runs: it draws for a sample before it yields it.
+        # The iterable draws random numbers for a sample before it yields the sample. So the seed is
+        # set first.
         self._begin(SAMPLE, (self._number,))
         self._number += 1
         if self._samples is None:
-            # If iter() fails, no samples are left. Otherwise each further batch would try again,
-            # and the epoch would fail without end.
+            # If iter() fails, this empty iterator stays. Otherwise each further batch would call
+            # iter() again, and the epoch would fail without end.
             self._samples = iter(())
             self._samples = iter(self._iterable)
         return next(self._samples)

@@ -43,7 +43,7 @@ from fastloop.fastloader.torch_draws import ORDER_SEED, epoch_seeds
 
 T_co = TypeVar("T_co", covariant=True)
 NOT_GIVEN: Any = object()
-"""The default of `dataset` and `source`. It is not None, because None is refused as a source."""
+"""The default of `dataset` and `source`. It is not None, so that a given None is refused."""
 DEFAULTED = (
     "batch_size",
     "sampler",
@@ -53,11 +53,12 @@ DEFAULTED = (
     "prefetch_factor",
     "num_threads",
 )
-"""Settings that are kept as private attributes. If such a setting is None, the public attribute of
-its name has the value that the loader uses instead."""
+"""Settings with a private attribute for the given value. If this value is None, the public
+attribute of the setting has the value that the loader uses instead."""
 SETTING_ATTRIBUTES = [f"_{name}" if name in DEFAULTED else name for name in SETTINGS]
+"""Names of the attributes with the given values, in the order of SETTINGS."""
 read_values = attrgetter(*SETTING_ATTRIBUTES)
-"""The values of a loader's settings as they are now, in the order of SETTINGS."""
+"""Returns the given values of a loader's settings at this moment, in the order of SETTINGS."""
 REOPENING_SETTINGS = frozenset(
     (
         *WORKER_SETTINGS,
@@ -70,64 +71,65 @@ REOPENING_SETTINGS = frozenset(
         "in_order",
     )
 )
-"""Attributes of settings that say how the source is read: it is opened again when one of them is
-assigned to."""
+"""Attributes of settings on the reading of the source. If a program assigns to one of them, the
+source is opened again."""
 
 
 class FastLoader(Generic[T_co]):
     """Batches of a tree of tensors and arrays, or of a Dataset, prepared by threads or by the loop.
 
-    An iteration delivers the batches of one epoch, each a tree of CPU tensors unless `device` says
-    otherwise. Parameters that DataLoader also has keep its meaning and order; see DataLoader for
-    parameters that are not listed here. If a sample raises an error, next() raises the error in
-    place of the batch, and the next call continues with the following batch; an index out of bounds
-    (IndexError) ends the epoch. Batches may be kept and written to; a small batch that is kept also
-    keeps the memory of its neighbours, about 1 MiB.
+    An iteration delivers the batches of one epoch. A batch is a tree of tensors, on the CPU unless
+    `device` names another device. Parameters of DataLoader have the same meaning and order here;
+    see DataLoader for parameters that are not listed below. If a sample raises an error, next()
+    raises the error in place of the batch, and the following next() continues with the following
+    batch. An index out of bounds (IndexError) ends the epoch. Batches may be kept and written to. A
+    small batch that is kept also keeps the memory of its neighbours, about 1 MiB.
 
     Args:
         dataset: a tree (tuple, dict, table, ...) of tensors, arrays, memory maps and columns
             (`Images`, `Windows`, `converted`), all with num_samples in their first dimension and on
             the CPU; or a Dataset, an IterableDataset or a list of samples. A batch of a tree has
             the same structure, with leaves of shape (batch_size, ...).
-        batch_size: None delivers single samples.
+        batch_size: number of samples in a batch; None delivers single samples.
         shuffle: True is torch.randperm's order; with more than 2^20 samples, a random permutation
             with indices computed as the epoch proceeds. `Blocks(...)` shuffles blocks of
             neighbouring rows, so that a mapped file larger than memory can be read fast.
-        sampler: indices; excludes shuffle. Read as the epoch proceeds, in the loop's thread.
+        sampler: indices; excludes shuffle. The loop's thread reads them as the epoch proceeds.
         batch_sampler: lists of indices; excludes batch_size, shuffle, sampler and drop_last.
-        num_workers: processes that read a Dataset, as in DataLoader. A tree or a thread_safe
-            Dataset is read by this many threads instead. It has no effect if num_threads is given,
-            except on an IterableDataset.
-        collate_fn: makes a batch of a Dataset's samples; by default torch's default_collate.
+        num_workers: number of processes that read a Dataset, as in DataLoader. A tree or a
+            thread_safe Dataset is read by this many threads instead. If num_threads is given, only
+            an IterableDataset is read by processes.
+        collate_fn: makes a batch of a list of samples; None: torch's default_collate.
         pin_memory: deliver batches in pinned memory, if there is a CUDA device.
-        in_order: False delivers batches as soon as they are ready, so that a slow one delays no
-            other. It has an effect only with processes, or several threads of Python.
-        generator: draws a shuffled order, and with seed=None the base seed, as in DataLoader.
-        prefetch_factor: batches to prepare ahead for each thread; the native core counts blocks of
-            batches of about 1 MiB. None chooses.
-        transform: called with each batch, in the threads; random transforms of torchvision are
+        in_order: False delivers batches as soon as they are ready, so that a slow batch delays no
+            other. This has an effect only with processes, or with several threads of Python.
+        generator: generator of a shuffled order and, with seed=None, of the base seed, as in
+            DataLoader.
+        prefetch_factor: number of batches that each thread prepares ahead; the native core counts
+            blocks of batches, of about 1 MiB. None: chosen automatically.
+        transform: called with each batch, in the threads; a random transform of torchvision is
             called with each sample.
         seed: seeds the order, and the draws of samples and transforms (`sample_seed`). None: both
-            follow torch's generators, as DataLoader's order does, and the same numbers are drawn.
-            A number: epoch k is shuffled with `epoch_seed(seed, k)`, and nothing else is drawn.
+            depend on torch's generators, from which the same numbers are drawn as by DataLoader. A
+            number: `epoch_seed(seed, k)` shuffles epoch k, and nothing else is drawn.
         rank, world_size: deliver this rank's share, as torch's DistributedSampler does. None: rank
             and size of torch.distributed's group, if any. All ranks need the same seed and
             generator state; without both the order is that of DistributedSampler's seed 0.
-        num_threads: threads besides the loop's; 0 prepares batches when they are requested. None:
-            chosen automatically; a Dataset is read by threads once that has proved faster, and an
-            IterableDataset by the loop.
-        thread_safe: True lets all threads read the one Dataset at the same time; otherwise each of
-            several threads has a pickled copy of it.
+        num_threads: number of threads besides the loop's; 0: batches are prepared when they are
+            requested. None: chosen automatically. Threads then read a Dataset once they have proved
+            faster than the loop, and the loop reads an IterableDataset.
+        thread_safe: True lets all threads read the same Dataset object at the same time. False:
+            each of several threads has a pickled copy of the Dataset.
         copy: False delivers views of tensors and writable arrays if the order is the source's own
-            (no shuffle, sampler, ranks or device): writing to one writes to the source.
-        native: False reads torchvision's image folders, and datasets such as MNIST, as they are
-            written, not as `Images` and rows.
-        device: device of the delivered batches, such as "cuda". The threads copy them there from
+            (no shuffle, sampler, ranks or device): writing to a view writes to the source.
+        native: False reads torchvision's image folders, and datasets such as MNIST, by their own
+            code, and not as `Images` and rows.
+        device: device of the delivered batches, such as "cuda". The threads copy batches there from
             pinned buffers; no synchronization is needed. None: the CPU.
         source: another name of dataset.
 
-    Raises ValueError or TypeError for settings that are invalid or exclude each other. A warning
-    names FastLoader's substitutes for DataLoader's other parameters.
+    Raises ValueError or TypeError for settings that are invalid or exclude each other. If a
+    parameter of DataLoader has no effect here, a warning names FastLoader's substitute.
 
     >>> loader = FastLoader((images, labels), batch_size=256, shuffle=True, device="cuda")
     >>> len(loader)
@@ -180,7 +182,7 @@ class FastLoader(Generic[T_co]):
         self._num_threads, self.thread_safe = num_threads, thread_safe
         self.pin_memory, self.pin_memory_device = pin_memory, pin_memory_device
         self.copy, self.native, self._position = copy, native, Position()
-        # Raised from here, so that a traceback does not show the frames of the checks.
+        # The error is raised again here, so that its traceback does not show the checks' frames.
         try:
             settings = self._settings
         except (ValueError, TypeError) as error:
@@ -191,11 +193,11 @@ class FastLoader(Generic[T_co]):
     def __setattr__(self, name: str, value: Any) -> None:
         """Assign to a setting, with effect on the next epoch.
 
-        If a value of a setting in REOPENING_SETTINGS is invalid, the setting keeps its old value.
-        Other settings are checked when they are used, because two settings may exclude each other
-        until both have been assigned.
+        A setting in REOPENING_SETTINGS is checked here, and keeps its old value if the new one is
+        invalid. Other settings are checked only when they are used, because two settings may
+        exclude each other until both have been assigned.
         """
-        # __init__ assigns before the source is opened for the first time.
+        # When __init__ assigns, the source has not been opened yet.
         if name not in REOPENING_SETTINGS or "_reading" not in self.__dict__:
             super().__setattr__(name, value)
             return
@@ -210,17 +212,17 @@ class FastLoader(Generic[T_co]):
 
     @property
     def _settings(self) -> LoaderSettings:
-        """The settings as they are now, checked."""
+        """The settings at this moment; raises ValueError or TypeError if they are invalid."""
         return LoaderSettings(**dict(zip(SETTINGS, read_values(self), strict=True)))
 
     def _open(self, settings: LoaderSettings) -> None:
-        """Open the source, choose who reads it, and make the epochs of these settings.
+        """Open the source, choose its threads or processes, and make the epochs of these settings.
 
         Raises ValueError and TypeError for settings that are invalid with this source.
         """
         self._reading = open_reading(settings)
-        # The epochs are made here, because an invalid order then raises its error now and not when
-        # the first epoch begins.
+        # The epochs are made here, so that an invalid order raises its error now, and not when the
+        # first epoch begins.
         self._last_epochs = open_epochs(settings, self._reading)
 
     def _follow_dataset(self) -> None:
@@ -237,12 +239,12 @@ class FastLoader(Generic[T_co]):
 
     @property
     def num_samples(self) -> int | None:
-        """The number of samples, as the source says now; None if an iterable does not say."""
+        """The number of samples of the source at this moment; None if an iterable has no length."""
         return self._reading.num_samples
 
     @property
     def dataset(self) -> Dataset:
-        """A map-style dataset of the samples, as DataLoader's: the source, or a view of a tree."""
+        """The dataset, as in DataLoader: the source itself, or a view of the samples of a tree."""
         return as_dataset(self.source)
 
     @property
@@ -257,7 +259,7 @@ class FastLoader(Generic[T_co]):
 
     @property
     def batch_size(self) -> int | None:
-        """The given number, or None with a batch_sampler, as in DataLoader."""
+        """The given number; None if a batch_sampler is given, as in DataLoader."""
         return self._batch_size if self._batch_sampler is None else None
 
     @batch_size.setter
@@ -266,8 +268,10 @@ class FastLoader(Generic[T_co]):
 
     @property
     def batch_sampler(self) -> Any:
-        """The given batch sampler, or the batches of indices of the next epoch; None with
-        batch_size=None."""
+        """The given batch sampler, or the batches of indices of the next epoch.
+
+        None if neither a batch sampler nor a batch_size is given.
+        """
         if self._batch_sampler is None and self._batch_size is not None:
             return EpochBatches(self)
         return self._batch_sampler
@@ -284,8 +288,10 @@ class FastLoader(Generic[T_co]):
 
     @property
     def num_workers(self) -> int:
-        """The given number, but at least 1 if a prefetch_factor is given: a DataLoader that is made
-        of this loader's settings refuses a prefetch_factor without workers.
+        """The given number, or 0; but at least 1 if a prefetch_factor is given.
+
+        A program may make a DataLoader with the settings of this loader, and a DataLoader refuses a
+        prefetch_factor without workers.
         """
         return self._num_workers or (max(1, self.num_threads) if self._prefetch_factor else 0)
 
@@ -295,7 +301,7 @@ class FastLoader(Generic[T_co]):
 
     @property
     def prefetch_factor(self) -> int | None:
-        """The given number; by default 2 with num_workers, as in DataLoader, else None."""
+        """The given number; by default 2 if there are workers, as in DataLoader, otherwise None."""
         return self._prefetch_factor or (2 if self._num_workers else None)
 
     @prefetch_factor.setter
@@ -318,15 +324,17 @@ class FastLoader(Generic[T_co]):
 
     @property
     def engine(self) -> str:
-        """The engine that makes the batches: "native" is the native core, "python" are threads of
-        Python, which also apply transforms, read Datasets and copy to devices."""
+        """The engine that makes the batches: "native" for the native core, "python" for Python.
+
+        Only Python reads Datasets, applies transforms and copies batches to devices.
+        """
         return self._epochs.engine.name
 
     def record_pieces(self) -> WorkTimes | None:
         """Record which thread of the native core makes which piece of the batches, and when.
 
-        This applies to epochs that begin after this call, and costs two clock readings per piece.
-        The records serve to draw pictures. None if the core is not used.
+        The call affects epochs that begin after it, and costs two clock readings per piece. The
+        returned records serve to draw pictures. None if the core is not used.
         """
         return self._epochs.engine.record()
 
@@ -334,16 +342,16 @@ class FastLoader(Generic[T_co]):
     def _epochs(self) -> LoaderEpochs:
         """The epochs of the present settings, made again if a setting or num_samples has changed.
 
-        In a group of processes they are made each time, because the rank may have changed.
-        Otherwise they are kept: making them takes as long as a batch, and the first batch of an
-        epoch would wait for it.
+        In a group of processes, the epochs are made each time, because the rank may have changed.
+        Otherwise they are kept. Making them takes as long as a batch, and would delay the first
+        batch of each epoch.
         """
         last = self._last_epochs
         if last is None or not last.are_of(read_values(self), self.num_samples):
             settings = self._settings
             reading = self._reading
-            # The source is opened again if batch_size or the sampler asks for another kind of items
-            # (samples, batches or lists), or if the length of the dataset has changed.
+            # The source is opened again if its length has changed, or if batch_size or the sampler
+            # asks for another kind of items: single samples, batches, or lists of indices.
             if not reading.is_for(settings):
                 reading = open_reading(settings)
             last = open_epochs(settings, reading)
@@ -352,7 +360,7 @@ class FastLoader(Generic[T_co]):
         return last
 
     def __getstate__(self) -> dict[str, Any]:
-        """Pickle settings and position; another process opens source, threads and buffers again."""
+        """Pickle the settings and the position; another process opens the source itself."""
         copies = {"_reading": self._reading.copy(), "_position": self._position.copy()}
         reopened = {"_last_epochs": None, "source": pack_maps(self.source)}
         return self.__dict__ | copies | reopened
@@ -365,7 +373,7 @@ class FastLoader(Generic[T_co]):
     def set_epoch(self, epoch: int) -> None:
         """Set the number of the next iteration's epoch, and call set_epoch of the sampler.
 
-        A loaded state of this epoch is kept.
+        If `load_state_dict` has loaded a state of this epoch, the iteration continues the state.
         """
         self._position.set_epoch(epoch)
         self._epochs.randomness.set_epoch(epoch)
@@ -373,9 +381,9 @@ class FastLoader(Generic[T_co]):
     def state_dict(self) -> dict[str, Any]:
         """Return the loader's position, for `load_state_dict`.
 
-        The state holds the epoch, the number of its delivered batches, the random states at its
-        start, and the order's settings. All ranks may load the state of one rank. After an epoch
-        that was left early, the state is the position at which the loop left it.
+        The state contains the epoch, the number of its delivered batches, the random states at its
+        start, and the settings of the order. All ranks may load the state of one rank. If the loop
+        has left an epoch early, the state is the position at which the loop has left the epoch.
 
         Raises ValueError with in_order=False: the number of delivered batches does not say which
         ones were delivered.
@@ -386,7 +394,7 @@ class FastLoader(Generic[T_co]):
         return self._position.current() or self._epochs.waiting_state(self.epoch)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Resume: the next iteration delivers the rest of the epoch that the state is from.
+        """Load a state: the next iteration delivers the rest of the state's epoch.
 
         Raises ValueError for the state of a loader with another batch_size, drop_last, num_samples,
         seed, shuffle or world_size.
@@ -397,22 +405,23 @@ class FastLoader(Generic[T_co]):
     def __iter__(self) -> Iterator[Tree]:
         """Start an epoch, and return an iterator over its batches.
 
-        The epoch's threads end with it, even if the loop leaves it early. After a whole epoch, the
-        native core's threads wait a second for the next epoch.
+        The threads of an epoch end with the epoch, even if the loop leaves it early. After a whole
+        epoch, the threads of the native core wait for the next epoch for a second.
         """
         self._follow_dataset()
         epochs = self._epochs
         position = self._position
         state, drawn_from = position.begin(partial(epochs.begin_state, position.epoch))
         batches = epochs.start(state, drawn_from, partial(position.finish, state))
-        # This comes last: if an epoch fails to begin, the next iteration tries the same epoch.
+        # The position advances last. If an epoch fails to begin, the next iteration is of the same
+        # epoch.
         position.advance(state)
         return batches
 
     def index_batches(self) -> Iterator[list[int]]:
-        """The indices of each batch of the next epoch; TypeError for an IterableDataset.
+        """The indices of each batch of the next epoch; raises TypeError for an IterableDataset.
 
-        With seed=None they are drawn as the batch sampler of a DataLoader draws them.
+        With seed=None the indices are drawn as the batch sampler of a DataLoader draws them.
         """
         return self._batches_of(self._epochs.order)
 
@@ -444,7 +453,7 @@ class FastLoader(Generic[T_co]):
 
 
 def _choose_dataset(dataset: Tree, source: Tree) -> Tree:
-    """The argument that is given; raises TypeError if both are, or neither is."""
+    """The given argument of the two; raises TypeError if both are given, or neither is."""
     if (dataset is NOT_GIVEN) == (source is NOT_GIVEN):
         given = "neither is" if dataset is NOT_GIVEN else "both are"
         raise TypeError(f"FastLoader takes a dataset, also as source=; {given} given")

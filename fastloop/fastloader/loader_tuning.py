@@ -15,15 +15,15 @@ from fastloop.fastloader.loader_settings import LoaderSettings
 
 # experiments/fastloader has measurements behind these numbers.
 GROUP_BYTES = 4 << 20
-"""Approximate bytes of the batches that are copied to a device together."""
+"""Approximate bytes of a group, the batches that are copied to a device together."""
 UNTHREADED_BYTES = 1 << 19
-"""Maximum bytes of an epoch of cheap samples that is made without threads. Making it takes a tenth
-of a millisecond, as long as starting a thread and waiting for the thread."""
+"""Maximum bytes of an epoch of cheap samples that is made without threads. Making such an epoch
+takes a tenth of a millisecond, as long as starting a thread and waiting for it."""
 MAX_THREADS = 4
-"""Maximum number of threads that is chosen for samples that do not wait for a disk or a network:
-four threads saturate the memory's bandwidth."""
+"""Maximum number of threads for samples that do not wait for a disk or a network. Four threads use
+all of the memory's bandwidth."""
 MAX_WAITING_THREADS = 16
-"""Maximum number of threads for samples that wait for a disk or a network, during which a thread
+"""Maximum number of threads for samples that wait for a disk or a network. A thread that waits
 hardly needs a core."""
 
 
@@ -37,7 +37,7 @@ class Workload:
     num_samples: int
     """Number of samples in the epoch."""
     is_cheap: bool
-    """True if a sample costs no more than its copy: rows are only copied or converted."""
+    """True if rows are only copied or converted, so that a sample costs no more than a copy."""
     is_native: bool = False
     """True if the native core makes the rows, which stay on the CPU."""
     is_grouped: bool = False
@@ -57,16 +57,17 @@ class Tuning:
     """Number of groups of batches that each thread makes ahead of the loop. The native core limits
     bytes instead, unless the user gives this number, see native_stream.py."""
     group_rows: int = 1
-    """Rows of the batches that are copied to a device together, GROUP_BYTES in all."""
+    """Maximum number of rows in a group of several batches, which are copied to a device together.
+    A larger batch is a group by itself."""
     is_adaptive: bool = False
     """True: the threads begin only if they save time, see LoopOrThreads."""
     waiting_threads: int = 0
-    """Maximum number of threads that read samples that wait; 0: num_threads."""
+    """Maximum number of threads for samples that wait for a disk or a network; 0: num_threads."""
     is_bounded: bool = False
-    """True: AHEAD_BYTES limit the batches made ahead, see BytesAhead; False: only num_threads and
-    prefetch_factor limit their number."""
+    """True: AHEAD_BYTES limits the batches made ahead, see BytesAhead. False: only num_threads and
+    prefetch_factor limit the number of these batches."""
     num_cores: int = field(default_factory=usable_cores)
-    """Cores that the threads and the loop's step share."""
+    """Number of cores that the threads and the loop's step share."""
 
     @property
     def most_threads(self) -> int:
@@ -96,8 +97,8 @@ def tune(
         if isinstance(source, ColumnSource)
         else _tune_dataset(settings, source, asked_for, is_plain=is_plain)
     )
-    # A factor that is chosen fits the sizes known now. If batches turn out larger, threads wait
-    # until AHEAD_BYTES suffice. A factor that the user gives has no such limit.
+    # A prefetch_factor that is chosen here fits the sizes that are known now. If batches turn out
+    # larger, AHEAD_BYTES limits them. A prefetch_factor that the user gives has no such limit.
     return replace(tuning, is_bounded=settings.prefetch_factor is None)
 
 
@@ -111,7 +112,8 @@ def _threads_asked_for(
     if settings.num_threads is not None:
         return settings.num_threads
     if by_processes:
-        # Processes need no thread, unless one transforms their batches or brings them elsewhere.
+        # Processes make the batches. A thread is needed only to transform them, or to bring them to
+        # pinned memory or a device.
         return 0 if settings.transform is None and is_plain else 1
     return settings.num_workers
 
@@ -124,7 +126,10 @@ def _tune_rows(
     *,
     by_core: bool,
 ) -> Tuning:
-    """The tuning for columns."""
+    """The tuning for columns.
+
+    num_threads: None: the number is chosen here. target, by_core: as in `tune`.
+    """
     is_cheap = not source.is_slow and settings.transform is None
     workload = Workload(
         row_nbytes=source.row_nbytes,
@@ -140,19 +145,22 @@ def _tune_rows(
 def _tune_dataset(
     settings: LoaderSettings, source: DatasetSource, num_threads: int | None, *, is_plain: bool
 ) -> Tuning:
-    """The tuning for a Dataset; its samples are taken to cost more than their copies."""
-    # Threads read a Dataset only while they save time (LoopOrThreads). A thread that copies batches
-    # to a device is worthwhile in any case.
+    """The tuning for a Dataset; a sample is assumed to cost more than a copy.
+
+    num_threads: None: the number is chosen here. is_plain: as in `_threads_asked_for`.
+    """
+    # Threads read a Dataset only while they save time, see LoopOrThreads. But a thread that copies
+    # batches to a device is always useful.
     is_adaptive = num_threads is None and is_plain
-    # More threads would have to take turns at the Dataset, or get copies of it. Only the user can
-    # ask for that.
+    # Several threads would have to take turns at the Dataset, or get copies of it. Only the user
+    # can ask for that.
     if num_threads is None and not source.is_thread_safe:
         num_threads = 1
     workload = Workload(
         row_nbytes=0, batch_size=settings.batch_size or 1, num_samples=len(source), is_cheap=False
     )
     tuning = choose_tuning(workload, num_threads, settings.prefetch_factor)
-    # Samples may wait, for example for a disk. Then more threads than cores save time.
+    # If samples wait, for example for a disk, more threads than cores save time.
     waiting_threads = MAX_WAITING_THREADS if is_adaptive and source.is_thread_safe else 0
     return replace(tuning, is_adaptive=is_adaptive, waiting_threads=waiting_threads)
 
@@ -167,19 +175,18 @@ def _tune_iterable(settings: LoaderSettings, source: IterableSource) -> Tuning:
         )
     if num_threads is None:
         # If processes read the iterable, a thread waits for their batches. Otherwise the loop reads
-        # it. Some iterables continue after an epoch that was left early: samples that a thread had
-        # read ahead would then be lost.
+        # the iterable: some iterables continue after an epoch that was left early, and samples that
+        # a thread had read ahead would be lost.
         num_threads = 1 if source.workers else 0
     ahead = settings.prefetch_factor
     return Tuning(num_threads, ahead or 2, is_bounded=ahead is None)
 
 
 def slow_down(tuning: Tuning, lead: int, *, by_processes: bool) -> Tuning:
-    """The tuning, limited so that the threads never read the sampler further ahead than DataLoader
-    would.
+    """The tuning for a sampler that is read no further ahead than DataLoader would read it.
 
-    lead: number of batches by which DataLoader's sampler is ahead of the loop. Processes are ahead
-    of the loop by themselves, so their batches need no thread.
+    lead: number of batches by which DataLoader's sampler is ahead of the loop. by_processes: True:
+    processes make batches ahead of the loop, so no thread is needed.
     """
     most = 0 if by_processes else max(0, lead - 1)
     num_threads = min(tuning.num_threads, most)
@@ -192,21 +199,20 @@ def choose_tuning(
 ) -> Tuning:
     """The tuning of a workload.
 
-    num_threads, prefetch_factor: numbers that the user gave, which are kept; None: a number is
-    chosen.
+    num_threads, prefetch_factor: numbers that the user has given; None: a number is chosen here.
     """
     group_rows = GROUP_BYTES // max(1, workload.row_nbytes) if workload.is_grouped else 1
     nbytes = max(1, workload.row_nbytes) * max(workload.batch_size, group_rows)
     if num_threads is None:
         num_threads = _choose_threads(workload, nbytes)
     if prefetch_factor is None:
-        # Two batches ahead for each thread, or one if two for each would exceed the limit.
+        # Each thread makes two groups ahead, or one if two for each would exceed the limit.
         prefetch_factor = 1 if 2 * num_threads * nbytes > AHEAD_BYTES else 2
     return Tuning(num_threads, prefetch_factor, max(1, group_rows))
 
 
 def _choose_threads(workload: Workload, nbytes: int) -> int:
-    """The number of threads for a workload: as many as there are usable cores, within limits.
+    """The number of threads for a workload: the number of usable cores, within limits.
 
     nbytes: bytes of a batch, or of the batches that are copied to a device together.
     """
@@ -219,9 +225,9 @@ def _choose_threads(workload: Workload, nbytes: int) -> int:
         return 0
     num_cores = usable_cores()
     if is_cheap:
-        # One core is left to the loop, which makes batches, too, when none is ready.
+        # One core is left to the loop. If no batch is ready, the loop makes batches, too.
         num_cores -= 1
-    # A batch of each thread has to fit into AHEAD_BYTES. The native core limits the bytes that all
-    # threads together make ahead, so any number of its threads fits.
+    # One batch of each thread has to fit into AHEAD_BYTES. The native core limits the bytes of all
+    # threads together, so any number of its threads fits.
     num_fitting = MAX_THREADS if workload.is_native else AHEAD_BYTES // nbytes
     return max(1, min(MAX_THREADS, num_cores, num_fitting))

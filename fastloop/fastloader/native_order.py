@@ -1,6 +1,6 @@
-"""The orders in which the native core reads samples: it computes them, or is given their indices.
+"""The orders in which the native core reads samples, computed by the core or given by indices.
 
-`open_order` opens one for a stream, and `read_pieces` reads one for Python.
+`open_order` opens an order for a stream of the core. `read_pieces` reads an order for Python.
 """
 
 from __future__ import annotations
@@ -15,16 +15,20 @@ from fastloop.fastloader.feistel import FeistelPermutation
 from fastloop.fastloader.load_native_core import load_core
 
 ARRAY, SEQUENTIAL, RANDPERM, FEISTEL, FED = range(5)
-"""The core's kinds of orders."""
+"""Numbers of the core's kinds of orders."""
 PIECE = 1 << 16
-"""Number of indices of a core's order that are drawn at once if Python makes the batches."""
+"""Number of indices that are computed at once if Python makes the batches."""
 Piece = tuple[np.ndarray, np.ndarray | None]
-"""Indices, and the int64 sizes of their batches if the batch size is not fixed."""
+"""A part of an order: indices, and the int64 sizes of their batches. None: the batch size is
+fixed."""
 
 
 @dataclass(frozen=True)
 class SourceOrder:
-    """The samples in their own order; a rank has every world_size-th of them, from `rank` on."""
+    """The samples in the order of the source.
+
+    In this order and the two below, a rank has every world_size-th index, from place `rank` on.
+    """
 
     num_samples: int
     rank: int = 0
@@ -33,7 +37,7 @@ class SourceOrder:
 
 @dataclass(frozen=True)
 class SeededOrder:
-    """The order of torch.randperm for this seed, of fewer than 2^32 / 20 samples."""
+    """The order of torch.randperm for a seed, for fewer than 2^32 / 20 samples."""
 
     num_samples: int
     seed: int
@@ -43,7 +47,7 @@ class SeededOrder:
 
 @dataclass(frozen=True)
 class FeistelOrder:
-    """The order of a FeistelPermutation."""
+    """The order of a FeistelPermutation, a random order without memory for each index."""
 
     permutation: FeistelPermutation
     rank: int = 0
@@ -51,20 +55,22 @@ class FeistelOrder:
 
 
 NativeOrder = np.ndarray | SourceOrder | SeededOrder | FeistelOrder | Iterator[Piece]
-"""An array of int32 or int64 indices, an order that the core computes, or pieces that are read as
-the epoch proceeds."""
+"""An array of int32 or int64 indices, an order that the core computes, or an iterator over pieces.
+The iterator is read as the epoch proceeds."""
 
 
 def is_fed(order: NativeOrder) -> TypeGuard[Iterator[Piece]]:
-    """True if the core is fed with the order piece by piece."""
-    # isinstance(order, Iterator) takes longer, and this is asked between two epochs.
+    """True if the order is an iterator over pieces, with which Python feeds the core."""
+    # isinstance(order, Iterator) takes longer. This function is called between two epochs.
     return not isinstance(order, (SeededOrder, SourceOrder, FeistelOrder, np.ndarray))
 
 
 def open_order(order: NativeOrder, num_samples: int, pool: Any = None) -> Any:
-    """The core's order, which takes its memory from the pool, if there is one.
+    """The core's object for an order.
 
-    Raises ValueError for 2^32 / 20 samples or more of a SeededOrder.
+    num_samples: number of samples of the source. pool: the core's pool of memory, from which a
+    SeededOrder takes its memory; None: no pool. Raises ValueError for a SeededOrder of 2^32 / 20
+    samples or more.
     """
     core = load_core()
     assert core is not None
@@ -88,14 +94,17 @@ def open_order(order: NativeOrder, num_samples: int, pool: Any = None) -> Any:
 
 
 def read_order(order: Any, start: int, count: int) -> np.ndarray:
-    """int64 indices of an order of the core that no stream reads."""
+    """int64 array of `count` indices of the core's order, from place `start` on.
+
+    order: an order that no stream of the core reads.
+    """
     out = np.empty(count, np.int64)
     order.read(start, out)
     return out
 
 
 def read_pieces(order: SeededOrder) -> Iterator[np.ndarray]:
-    """int64 indices of the order of one process, drawn piece by piece."""
+    """Yield the int64 indices of an order with world_size 1, in pieces of PIECE indices."""
     opened = open_order(order, order.num_samples)
     count = order.num_samples
     for start in range(0, count, PIECE):

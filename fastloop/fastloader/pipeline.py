@@ -1,9 +1,9 @@
-"""Pipeline, which makes the batches of an epoch in Python by stages: gather, transform, pin, copy.
+"""Make the batches of an epoch in Python by stages: gather, transform, pin, copy to a device.
 
-Batches that are made together form a group. Threads do all stages of a group ahead of the loop,
-which receives its batches. If samples or transforms draw from global generators, which threads
-would have to share, the loop does the stages that draw. The numbers that a sample or a transform
-draws do not depend on the thread, unless they are drawn on a GPU, see sample_draws.py.
+Batches that are made together form a group. Threads pass a group through all stages ahead of the
+loop. To draw is to take random numbers from a generator. If samples or transforms draw from global
+generators that threads would have to share, the loop does the stages that draw. A sample draws the
+same numbers in any thread, except for draws on a GPU, see sample_draws.py.
 """
 
 from __future__ import annotations
@@ -63,18 +63,19 @@ class Pipeline:
     """The steps from groups of indices to batches, for all epochs of a loader."""
 
     tuning: Tuning
+    """The number of threads, and of groups that each thread makes ahead."""
     target: torch.device | None
     """The device of the delivered batches; None: the CPU."""
     pins: bool
     """True: batches are delivered in pinned memory of the CPU."""
     in_order: bool = True
-    """False: batches that several threads or processes make are delivered as they get ready."""
+    """False: batches of several threads or processes are delivered as soon as they are ready."""
     draws: GlobalDraws = field(default_factory=GlobalDraws)
-    """The global generators that samples and transforms have drawn from so far."""
+    """The global generators from which samples and transforms have drawn so far."""
     choice: LoopOrThreads = field(default_factory=LoopOrThreads)
-    """The choice between the loop and threads, by the times of the batches so far."""
+    """The choice between the loop and threads, based on the times of the batches so far."""
     usual: UsualSize = field(default_factory=UsualSize)
-    """The size of the batches so far."""
+    """The usual size of a batch, based on the batches so far."""
 
     @property
     def is_plain(self) -> bool:
@@ -82,24 +83,28 @@ class Pipeline:
         return self.target is None and not self.pins
 
     def copy(self) -> Pipeline:
-        """A pipeline for another process, or for another loader."""
+        """A copy for another process or another loader, with findings of its own from now on."""
         draws = replace(self.draws, seeded={*self.draws.seeded})
         return replace(self, draws=draws, choice=replace(self.choice), usual=replace(self.usual))
 
     def start(self, source: Batches, groups: Groups, transform: Transform | None) -> Running:
-        """Start the threads, if any, that make the batches of each group."""
+        """Start an epoch, and the threads that make its batches, if there are any.
+
+        source: makes batches. groups: the indices of the batches, in groups. transform: applied to
+        each batch; None: no transform.
+        """
         modes = read_modes()
-        # The loop's thread alone has other modes.
+        # Only the loop's thread can have other modes, such as a mode of the user's own.
         num_threads = 0 if modes.has_others else self.tuning.num_threads
-        # Columns draw with seeds of their own, and processes draw from their own generators. Only
-        # transforms and other sources may draw in the stages of this process.
+        # Columns draw with seeds of their own, and processes draw from generators of their own. So
+        # only transforms and other sources may draw from this process's generators.
         draws = transform is not None or not isinstance(source, ColumnSource | ProcessBatches)
         if isinstance(source, ColumnSource):
             is_on_cuda = self.target is not None and self.target.type == "cuda"
-            # A copy to a GPU runs beside the loop only from pinned memory.
+            # Only copies from pinned memory run on a GPU while the loop goes on.
             source = replace(source, is_pinned=self.pins or is_on_cuda)
             if source.shows_views and not source.is_slow and not draws:
-                # A view costs nothing: there is nothing to make ahead.
+                # Batches are views, which cost nothing, so nothing is made ahead.
                 num_threads = 0
         copies = None if self.target is None else DeviceCopies(self.target)
         stages, receiving = self._list_stages(source, transform, copies, draws=draws)
@@ -124,12 +129,15 @@ class Pipeline:
         return Running(results, partial(_receive, receiving), end)
 
     def _draws_in(self, modes: ThreadModes) -> GlobalDraws:
-        # An epoch without threads may miss a generator that threads would have to share. Its
-        # findings go to a copy, because later epochs may have threads.
+        """The generators of an epoch in these modes, to which the epoch adds its findings."""
+        # With other modes an epoch has no threads, and may miss a generator that threads would have
+        # to share. Later epochs may have threads, so this epoch adds its findings to a copy.
         return replace(self.draws, seeded={*self.draws.seeded}) if modes.has_others else self.draws
 
     def _repeats_failed(self, source: Batches) -> bool:
-        # The user has neither asked for a thread nor said that threads may read this Dataset.
+        """True if the loop reads a batch again that a thread has failed to read."""
+        # The loop does so if the user has neither asked for threads nor said that threads may read
+        # this Dataset.
         is_shared = not isinstance(source, DatasetSource) or source.is_thread_safe
         return self.tuning.is_adaptive and not is_shared
 
@@ -141,12 +149,17 @@ class Pipeline:
         *,
         draws: bool,
     ) -> tuple[Sequence[Stage], Sequence[Stage]]:
-        """The stages that threads may do, and those that the loop's thread does."""
+        """The stages that threads may do, and the stages that the loop's thread does afterwards.
+
+        copies: copies batches to the device; None: batches stay on the CPU. draws: True if a stage
+        may draw from global generators.
+        """
         ahead: list[Stage] = [Gather(source)]
         receiving: list[Stage] = [] if copies is None else [ReceiveCopies(copies)]
         if copies and isinstance(source, ColumnSource) and not source.is_slow and not draws:
-            # The rows of a group's batches are copied to the device at once, and split there.
-            # Batches of images are copied one by one, as one of them may fail.
+            # The rows of all batches of a group are copied to the device together, and split into
+            # batches there. Batches of slow columns, such as images, are copied one by one, because
+            # one of them may fail.
             ahead = [GatherRows(source)]
             receiving.append(SplitRows(source))
         if transform is not None:
@@ -160,43 +173,45 @@ class Pipeline:
 
 @dataclass(frozen=True, kw_only=True)
 class Work:
-    """The stages of an epoch's groups, and the threads that do them ahead of the loop."""
+    """The stages of an epoch's groups, and the threads that do these stages ahead of the loop."""
 
     stages: Sequence[Stage]
+    """The stages that threads may do, in order."""
     tuning: Tuning
-    """The number of threads, and of groups that each makes ahead."""
+    """The number of threads, and of groups that each thread makes ahead."""
     on_stream: Callable[[], AbstractContextManager[Any]]
-    """The context in which a thread copies to a device."""
+    """Returns the context in which a thread copies to a device."""
     draws: GlobalDraws | None
-    """The generators that these stages draw from; None: nothing is drawn in them."""
+    """The global generators from which these stages draw; None: the stages draw nothing."""
     in_order: bool
-    """False: groups come as they get ready."""
+    """False: groups are delivered as soon as they are ready."""
     modes: ThreadModes
-    """The modes of the thread that begins the epoch."""
+    """The modes of torch, such as no_grad, in the thread that begins the epoch."""
     can_repeat: bool = False
-    """True if a group can be read twice, which an iterable's can't."""
+    """True if a group can be read twice. A group of an iterable can't."""
     repeats_failed: bool = False
-    """True: if a thread fails to read a batch, the loop's thread reads it again, because some
-    samples can be read in the loop's thread only."""
+    """True: the loop's thread reads a batch again that another thread has failed to read. Some
+    samples can be read only in the loop's thread."""
     choice: LoopOrThreads | None = None
-    """The choice of the number of threads that make batches, and of the moment at which they begin;
-    None: all threads begin at once."""
+    """The choice of the number of threads, and of the moment at which they begin. None: all threads
+    begin at once."""
     usual: UsualSize | None = None
-    """The size of the loader's batches so far, which limits how many are made ahead; None: their
-    number alone does."""
+    """The usual size of a batch, which limits the bytes of batches made ahead. None: only the
+    number of batches is limited."""
 
     def map(self, groups: Iterator[StagedGroup]) -> Results:
-        """All stages of each group; a thread makes one group at a time."""
+        """Each group after all stages; a thread makes one group at a time."""
         if self.draws is None:
             return self._map(self._finish, groups, self.tuning.num_threads)
-        # The first group of the loader shows which generators the samples draw from.
+        # The loader's first group shows from which generators the samples draw.
         if self.draws.shared is None:
             return self._find_and_map(groups)
         num_threads = self.tuning.num_threads
         choice = self.choice
-        # The loop makes all batches itself if there are no threads, or if they can't draw.
+        # The loop makes all batches itself if there are no threads, or if threads would have to
+        # share generators.
         if num_threads and choice is not None and not self.draws.shared:
-            # A thread that has proven faster may still fail.
+            # Threads that have proven faster still run by turns, because a thread may fail.
             if not choice.is_decided or choice.num_threads:
                 return self._take_turns(choice, self.draws).map(groups)
             num_threads = 0
@@ -205,7 +220,7 @@ class Work:
         return self._map_by_threads(num_threads, groups)
 
     def _take_turns(self, choice: LoopOrThreads, draws: GlobalDraws) -> ReaderTurns:
-        """The turns of the loop and the threads, if these draw from generators of their own."""
+        """The turns of the loop and of threads that draw from generators of their own."""
         return ReaderTurns(
             choice=choice,
             tuning=self.tuning,
@@ -216,38 +231,41 @@ class Work:
         )
 
     def _map(self, finish: Stage, groups: Iterator[StagedGroup], num_threads: int) -> Results:
+        """finish(group) for each group, by this many threads; 0: by the loop's thread."""
         ahead = self.tuning.prefetch_factor
         limit = None
         if num_threads and self.usual is not None:
-            # The threads that were asked for, or that there are cores for, make a batch each.
+            # Each thread of the tuning may make one batch even if the bytes exceed the limit.
             limit = BytesAhead(max(1, self.tuning.num_threads), self.usual)
         return map_ahead(finish, groups, num_threads, ahead, in_order=self.in_order, limit=limit)
 
     def _find_and_map(self, groups: Iterator[StagedGroup]) -> Results:
-        """The loop's thread makes the loader's first group, to find which generators it uses."""
+        """Yield all groups; the loop makes the first one to find the generators that it uses."""
         for group in groups:
             first = self._finish_and_find(group)
             rest = self.map(groups)
             with closing(rest):
                 yield first
-                # Otherwise this frame would hold the batches while the threads make others.
+                # Otherwise this frame would hold the first batches during the rest of the epoch.
                 del first, group
                 yield from rest
             return
 
     def _without_threads(self) -> Work:
+        """Stages that the loop's thread does alone."""
         return replace(self, tuning=replace(self.tuning, num_threads=0, waiting_threads=0))
 
     def _map_by_threads(self, num_threads: int, groups: Iterator[StagedGroup]) -> Results:
-        # A sampler that must not be read far ahead may allow fewer threads than other epochs had.
+        """Each group after all stages, which at most `num_threads` threads do."""
+        # If a sampler must not be read far ahead, an epoch may have fewer threads than others.
         num_threads = min(num_threads, self.tuning.most_threads)
         return self._map(self._finish_privately, groups, num_threads)
 
     def divide(self, source: ColumnSource, groups: Iterator[StagedGroup]) -> Results:
-        """All stages of each group of slow columns; each thread makes a part of the group.
+        """Each group of slow columns after all stages; each thread makes a part of the group.
 
-        Columns draw with seeds of their own, so threads gather them even if other stages draw from
-        global generators and the loop has to do them.
+        Columns draw with seeds of their own. So threads gather the rows even if other stages draw
+        from global generators. The loop then does the other stages.
         """
 
         def divide(group: StagedGroup) -> list[Part]:
@@ -259,24 +277,25 @@ class Work:
         return results if self.draws is None else self._go_on_in_loop(results)
 
     def _go_on(self, gathered: StagedGroup) -> StagedGroup:
-        """Go on with a group in the thread that has gathered its last part."""
+        """The group after its other stages, if the thread that gathered it last may do them."""
         if self.draws is None:
             return self._finish(gathered)
-        # The loop does the other stages if threads would have to share generators, or if that is
-        # not known yet.
+        # The loop does the other stages if threads would have to share generators, or if it is not
+        # known yet whether they would.
         if self.draws.shared is None or self.draws.shared:
             return gathered
         return self._finish_privately(gathered)
 
     def _go_on_in_loop(self, results: Results) -> Results:
+        """Yield each group after the stages that threads have left to the loop."""
         with closing(results):
             for staged in map(self._finish_in_loop, results):
                 yield staged
-                # Otherwise this frame would hold the batches while it waits for the next.
+                # Otherwise this frame would hold the batches while it waits for the next ones.
                 del staged
 
     def _finish_in_loop(self, staged: StagedGroup) -> StagedGroup:
-        """Do the stages that a thread has left to the loop."""
+        """The group after the stages that a thread has left to the loop, if any."""
         assert self.draws is not None
         if staged.num_done == len(self.stages):
             return staged
@@ -288,40 +307,48 @@ class Work:
         staged: StagedGroup,
         draw: Callable[[], AbstractContextManager[None]] = nullcontext,
     ) -> StagedGroup:
-        """Do the stages that the group has not passed. draw: the context in which it draws."""
+        """The group after the stages that it has not passed yet, done by the calling thread.
+
+        draw: returns a context in which the stages draw.
+        """
         if not self.tuning.num_threads:
             return self._finish_here(staged)
-        # OpenMP's threads wait for each other, and one busy core holds up all of them.
+        # torch uses a single thread here. Several threads of OpenMP would wait for each other, so
+        # that one busy core would delay all of them.
         with one_torch_thread(), self.modes.apply(), self.on_stream(), draw():
             return pass_stages(staged, self.stages)
 
     def _finish_here(self, staged: StagedGroup) -> StagedGroup:
-        """Do the stages that the group has not passed, in the loop's thread."""
+        """The group after the stages that it has not passed yet, done by the loop's thread."""
         has_threads = bool(self.tuning.num_threads)
-        # The loop may ask for batches in other modes than those in which the threads make them.
+        # The loop may ask for a batch in other modes than those of the threads.
         modes = self.modes.apply() if has_threads else nullcontext()
         # The last digits of long sums depend on the number of torch's own threads. If the user has
-        # asked for threads, each of them uses one, and so does the loop: all batches are made
-        # alike. Otherwise the loop makes batches as DataLoader does.
+        # asked for threads, each thread uses one of torch's threads. The loop then also uses one,
+        # so that all batches are made alike. Otherwise the loop makes batches as DataLoader does.
         threads = one_torch_thread() if has_threads and self.choice is None else nullcontext()
         with threads, modes, self.on_stream():
             return pass_stages(staged, self.stages)
 
     def _finish_privately(self, staged: StagedGroup) -> StagedGroup:
+        """The group after its other stages, which draw from a generator of the thread."""
         return self._finish(staged, draw_privately)
 
     def _finish_globally(self, staged: StagedGroup) -> StagedGroup:
+        """The group after its other stages, done by the loop's thread with seeded generators."""
         assert self.draws is not None
         finish = partial(self._finish_here, staged)
         if not self.can_repeat:
             return make_seeded_once(finish, self.draws)
-        # A transform may have changed batches in place that were gathered before.
+        # make_seeded may repeat the stages. Batches that were gathered before can't be used twice,
+        # because a transform may change them in place.
         if staged.num_done:
             with draw_globally():
                 return finish()
         return make_seeded(finish, self.draws)
 
     def _finish_and_find(self, staged: StagedGroup) -> StagedGroup:
+        """The group after its other stages; `draws` notes the generators from which these draw."""
         assert self.draws is not None
         with find_global_draws(self.draws, for_threads=bool(self.tuning.num_threads)):
             finished = self._finish_here(staged)
@@ -331,12 +358,13 @@ class Work:
 
 
 def _receive(receiving: Sequence[Stage], staged: StagedGroup) -> Any:
-    """The batches of a group, after the stages of the loop's thread."""
-    # The stages of the loop's thread are a list of their own, so they are counted from 0 again.
+    """The batches of a group after `receiving`, the stages that only the loop's thread does."""
+    # These stages are a list of their own, so the number of passed stages starts at 0 again.
     return pass_stages(StagedGroup(staged.group, staged.number, 0, staged.made), receiving).made
 
 
 def _warn(found: set[str] | None) -> None:
+    """Warn that the loop reads all samples, if threads would have to share these generators."""
     if found:
         names = " and ".join(sorted(found))
         problem = f"samples use the global random generators of {names}, which threads share"

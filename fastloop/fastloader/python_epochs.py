@@ -32,35 +32,45 @@ class EpochPlan(NamedTuple):
     """The plan by which Python makes the batches of an epoch."""
 
     source: BatchSource | StreamBatches
+    """The source that reads the batches."""
     groups: Groups
+    """The indices of the batches, in groups of batches that are made together."""
     tuning: Tuning
+    """The number of threads, and the limits of their reading ahead."""
     draw_for: Callable[[int], None] | None = None
-    """A function that reads a user's sampler at DataLoader's moments; None if there is no sampler,
-    or if it is read ahead. Called with the number of each batch before the batch is delivered."""
+    """A function that reads a user's sampler when DataLoader would read it; called with the number
+    of each batch, before that batch is delivered. None if there is no sampler, or if it may be read
+    ahead."""
 
 
 @dataclass(frozen=True)
 class PythonEpochs:
-    """Threads of Python, or processes, which make batches of Datasets and iterables, apply
-    transforms, and bring batches to a device."""
+    """The engine that makes batches by Python code, in threads or in processes.
+
+    The batches are those of Datasets and iterables, and those with transforms or for a device.
+    """
 
     reading: Reading
+    """The opened source, and the processes and threads that read it."""
     transform: Callable[[Tree], Tree] | None
+    """The user's transform of a batch or of a single sample; None: no transform."""
     is_batched: bool
     """False: single samples are delivered."""
     shows_views: bool
-    """True: batches are views of the source's memory if it has any."""
+    """True: batches are views of the source's memory, not copies, if the source has such memory."""
     name: ClassVar[str] = "python"
 
     def record(self) -> None:
-        """Record nothing: only the core makes batches in pieces."""
+        """Do nothing: only the native core makes batches in pieces, and records their times."""
 
     def start(
         self, order: EpochOrder, state: State, finish: Callable[[], None], epoch_start: EpochStart
     ) -> Iterator[Tree]:
         """Iterate over the rest of an epoch, and count its batches in the state.
 
-        finish: called after the last batch.
+        order: the order of the epoch. state: the position in the epoch at which to begin. finish:
+        called after the last batch. epoch_start: the seeds of the epoch, and the states of random
+        generators.
         """
         seeds = epoch_start.seeds
         draws = SampleDraws(seeds.samples, state["epoch"], seeds.is_base, seeds.is_drawn_each_epoch)
@@ -77,7 +87,7 @@ class PythonEpochs:
     def plan(
         self, order: EpochOrder, state: State, epoch_start: EpochStart, draws: SampleDraws
     ) -> EpochPlan:
-        """The plan of the rest of an epoch; the indices of its first batch have been drawn."""
+        """The plan of the rest of an epoch; the indices of its first batches have been drawn."""
         source = self.reading.source
         delivered = int(state["delivered"])
         if isinstance(order, StreamOrder):
@@ -102,34 +112,36 @@ class PythonEpochs:
         planned, groups = _plan_reads(source, order, epoch_start.seeds.order, delivered, tuning)
         if self.shows_views and planned is source and isinstance(source, ColumnSource):
             planned = replace(source, shows_views=True)
-        # A group is drawn when it is asked for; the first one is asked for here.
+        # The indices of a group are drawn when the group is asked for. The first group is asked for
+        # here, so that its indices are drawn at the start of the epoch.
         return EpochPlan(planned, chain(list(islice(groups, 1)), groups), tuning)
 
 
 def _plan_reads(
     source: BatchSource, order: LoaderOrder, seed: int, delivered: int, tuning: Tuning
 ) -> tuple[BatchSource, Groups]:
-    """The source of this rank's batches, with direct reads if they pay, and the batches' groups.
+    """The source of this rank's batches, and the groups of their indices.
 
-    seed: of the epoch's order. delivered: the number of its batches that have been delivered.
+    If it saves time, the source reads files directly, past the page cache. seed: the seed of the
+    epoch's order. delivered: number of the epoch's batches that have been delivered already.
     """
     has_pieces = order.batch_sampler is None
     is_column_source = isinstance(source, ColumnSource)
     if not is_column_source or not has_pieces or not may_read_directly(source, order.shuffle):
         return source, group_batches(order.batches(seed, delivered), tuning.group_rows)
     pieces = map(list, order.batches_by_piece(seed, delivered))
-    # The longer of the first two pieces is examined, because the first may be the source's last
-    # block, which may be short.
+    # The longer of the first two pieces is examined. The first alone may be too short, because it
+    # may be the source's last block of rows.
     early = list(islice(pieces, 2))
     first = np.concatenate(max(early, key=len, default=[np.empty(0, np.int64)]))
     pieces = chain(early, pieces)
-    # Each thread makes a piece and has prefetch_factor pieces ahead; the loop and the sampler have
-    # a few more.
+    # The number of pieces in memory at a time: each thread makes one and has prefetch_factor ready,
+    # and the loop and the sampler hold a few more.
     num_pieces = max(1, tuning.num_threads) * (tuning.prefetch_factor + 2) + 2
     direct_source = use_direct_reads(source, first, num_pieces)
     if direct_source is not None and (np.diff(first) <= 0).any():
-        # A batch of a shuffled piece has rows from all of its stretches, so the piece is read as a
-        # whole.
+        # The indices of a piece are shuffled, so each batch has rows from all over the piece. The
+        # piece is therefore read as a whole, in stretches of neighbouring rows.
         return direct_source, pieces
     batches = chain.from_iterable(pieces)
     return direct_source or source, group_batches(batches, tuning.group_rows)
@@ -138,8 +150,11 @@ def _plan_reads(
 def _open_sampler(
     order: LoaderOrder, epoch_start: EpochStart, delivered: int
 ) -> tuple[LoaderOrder, PacedGroups | None]:
-    """The order, and the groups of a sampler that is read as DataLoader reads it. If the sampler's
-    indices exist already, the order of these indices, and None."""
+    """The order, and the groups of a user's sampler that is read when DataLoader would read it.
+
+    If the sampler's indices exist already, as in a list, returns the order of these indices, and
+    None.
+    """
     opened = iter(order.user_sampler) if epoch_start.opened is None else epoch_start.opened
     if (drawn := without_sampler(order, opened)) is not None:
         return drawn, None

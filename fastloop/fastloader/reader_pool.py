@@ -62,8 +62,9 @@ class ReaderPool:
                 self._wait([reader.connection])
             return reader.receive()
         except (EOFError, OSError) as error:
-            # When the interpreter ends, the connection no longer blocks, or is closed. Any other
-            # OSError is one of memory that can't be mapped.
+            # When the interpreter ends, the pool makes the connection non-blocking, and closes it.
+            # Until then, an OSError other than ConnectionResetError is raised for memory that can't
+            # be mapped.
             if self.close.alive and not isinstance(error, EOFError | ConnectionResetError):
                 raise
             raise self._end_of(number) from error
@@ -85,7 +86,8 @@ class ReaderPool:
 
     def _wait(self, connections: list[Connection]) -> Connection:
         """The first of these connections that has something to receive."""
-        # All processes are watched: the batches of one that has died would be missing later.
+        # All processes are watched, because the batches of a process that has died would be missing
+        # later.
         sentinels = [other.process.sentinel for other in self.readers]
         ready = wait([*connections, *sentinels], self.timeout_s or None)
         if not ready:
@@ -99,13 +101,14 @@ class ReaderPool:
 
     def _end_of(self, number: int) -> BaseException:
         """The exception for a process that has ended."""
-        # The pool was closed, because the interpreter ends while a thread waits for a batch.
+        # The pool is closed: the interpreter ends while a thread waits for a batch.
         if not self.close.alive:
             return SystemExit()
         return RuntimeError(_describe_end(number, self.readers[number]))
 
 
 def _describe_end(number: int, reader: ReaderHandle) -> str:
+    """The error message for a process that has ended, with its exit status."""
     # The exit status is known shortly after the end of the connection.
     reader.process.join(LEAVE_S)
     code = reader.process.exitcode
@@ -120,26 +123,26 @@ def _end(readers: Sequence[ReaderHandle], pid: int) -> None:
     pid: the id of the process that has started the readers.
     """
     if os.getpid() != pid:
-        # A fork has its parent's processes, but is not their parent.
+        # A fork of this process inherits the handles, but must not end its parent's processes.
         return
     is_broken = any(not reader.process.is_alive() for reader in readers)
     is_interrupted = isinstance(sys.exception(), KeyboardInterrupt)
     patience = INTERRUPTED_S if is_interrupted or is_broken else LEAVE_S
     for reader in readers:
         with suppress(OSError):
-            # A process that reads nothing for long must not keep this one waiting.
+            # If a process takes no messages for long, sending must not block this process.
             os.set_blocking(reader.connection.fileno(), False)
             reader.connection.send(None)
     for reader in readers:
         reader.process.join(patience)
         for end in (reader.process.terminate, reader.process.kill):
             if reader.process.is_alive():
-                # One process has used up the patience: the others get no more.
+                # After one process has used up the patience, the others get no more time.
                 patience = 0
                 end()
                 reader.process.join(INTERRUPTED_S)
-    # The connections are closed last: a thread that still waits for a batch learns of the end from
-    # its process.
+    # The connections are closed last, because a thread that still waits for a batch notices the end
+    # of the process.
     for reader in readers:
         reader.connection.close()
         reader.memories.clear()

@@ -1,4 +1,4 @@
-"""Recognise torchvision's image folders that `Images` can replace, and find its settings for them.
+"""Recognise torchvision's image folders that `Images` can replace, and find the settings for that.
 
 `recognise_images` returns the columns of a folder, or None if these would not deliver the same
 batches. torchvision is never imported here: a program that uses its transforms has imported it.
@@ -48,8 +48,8 @@ class ImageSteps:
     normalize: tuple[tuple[float, ...], tuple[float, ...]] | None = None
     dtype: torch.dtype = torch.uint8
     resize: int | None = None
-    """Pixels to which the shorter side is resized before the crop. Reset to None once a CenterCrop
-    includes it."""
+    """Pixels to which the shorter side is resized before the crop. None without such a step, or
+    after a CenterCrop, which then includes the resize."""
     is_tensor: bool = False
     """True if the steps so far make a tensor, False if they make an image of Pillow."""
 
@@ -106,13 +106,15 @@ def transform_parts(transform: Any) -> Iterator[Any]:
 
 
 def has_own_call(part: Any) -> bool:
-    """True if hooks, or a method that was replaced in this one object, do more than the class."""
+    """True if this object has hooks, or a `forward` in place of that of its class."""
     own = getattr(part, "__dict__", {})
     return any(own.get(name) for name in ("_forward_hooks", "_forward_pre_hooks", "forward"))
 
 
+# Each of the functions in READERS adds the transform `part` to the steps before it. The function
+# returns None if `Images` can't do the transform after these steps.
 def _add_preset(steps: ImageSteps, part: Any) -> ImageSteps | None:
-    """The steps of the transforms that come with torchvision's weights."""
+    """The steps of a transform that comes with torchvision's weights."""
     if steps != ImageSteps() or not _is_bilinear(part):
         return None
     crop = CenterCrop(_pair(part.crop_size), _side(part.resize_size))
@@ -134,7 +136,7 @@ def _add_resize(steps: ImageSteps, part: Any) -> ImageSteps | None:
 
 
 def _can_resize(steps: ImageSteps, part: Any) -> bool:
-    """True if `Images` resizes as this transform does after these steps."""
+    """True if `Images` can resize an image as this transform does after these steps."""
     is_whole = steps.crop is None and steps.resize is None and steps.dtype == torch.uint8
     # Pillow always antialiases; torchvision's resize of tensors does so only on request.
     is_antialiased = part.antialias is True or not steps.is_tensor
@@ -197,11 +199,12 @@ READERS: Mapping[str, Callable[[ImageSteps, Any], ImageSteps | None]] = {
     "Normalize": _add_normalize,
     "ToPureTensor": _keep_tensor,
 }
-"""For each transform of torchvision, by name, the function that adds it to the steps before it;
-the function returns None if `Images` can't do the transform there."""
+"""Name of a transform of torchvision -> the function (steps, transform) that returns the steps with
+the transform, or None if `Images` can't do the transform after these steps."""
 
 
 def _is_bilinear(part: Any) -> bool:
+    """True if the transform interpolates bilinearly."""
     return getattr(part.interpolation, "value", part.interpolation) in BILINEAR
 
 
@@ -212,12 +215,16 @@ def _pair(size: Any) -> tuple[int, int]:
 
 
 def _side(size: Any) -> int:
-    """The shorter side to which an image is resized; ValueError for a size of two sides."""
+    """Pixels to which the shorter side of an image is resized.
+
+    Raises ValueError for a size of two sides.
+    """
     (side,) = [size] if isinstance(size, int) else size
     return side
 
 
 def _range(bounds: Any) -> tuple[float, float]:
+    """(least, greatest) as floats."""
     least, greatest = map(float, bounds)
     return least, greatest
 
@@ -233,16 +240,19 @@ def describe_part(part: Any) -> str:
 
 @dataclass(frozen=True, eq=False)
 class FolderImages:
-    """The images of a folder, decoded by the transform that it had when it was opened."""
+    """A column of a folder's images, with the transform that the folder had when it was opened."""
 
     dataset: Any
     """The folder, or a Subset of it."""
     samples: Sequence[tuple[str, int]]
     """(path, label) of each image."""
     steps: ImageSteps
+    """The work of the folder's transform."""
     images: Images
+    """The column that decodes the images and does these steps."""
 
     slow: ClassVar[bool] = True
+    """Decoding costs more than a copy, see `Column`."""
 
     def __len__(self) -> int:
         return len(self.images)
@@ -260,7 +270,7 @@ class FolderImages:
         """True if the folder still has these samples, and a transform of these steps."""
         folder = _folder_of(self.dataset)
         try:
-            # Almost all items are the same objects, which takes 5 ns each.
+            # Almost all pairs of items are the same object, which is compared in 5 ns.
             return (
                 _is_folder(folder)
                 and _read_steps(folder) == self.steps
@@ -275,10 +285,11 @@ class FolderImages:
 
 
 def recognise_images(dataset: Any) -> list[Any] | None:
-    """The columns [images, labels] of an image folder, or of a Subset of one, that deliver the
-    batches of its samples as default_collate makes them; None for everything else.
+    """The columns [images, labels] of an image folder or a Subset of one; None for all else.
 
-    For a folder the log says once which settings are used natively, or why none are.
+    The columns deliver the same batches as default_collate makes of the folder's samples. None if
+    they can't. For a folder, the log says once with which settings the folder is read natively, or
+    why it is not.
     """
     folder = _folder_of(dataset)
     if not _is_folder(folder):
@@ -295,8 +306,10 @@ def recognise_images(dataset: Any) -> list[Any] | None:
 
 
 def has_native_steps(dataset: Any) -> bool:
-    """True for an image folder, or a Subset of one, with transforms that `Images` does natively; no
-    file is looked at."""
+    """True for an image folder, or a Subset of one, with transforms that `Images` can do.
+
+    No file of the folder is looked at.
+    """
     folder = _folder_of(dataset)
     try:
         return _is_folder(folder) and _read_steps(folder).is_tensor
@@ -320,13 +333,15 @@ def _is_folder(dataset: Any) -> bool:
 
 
 def reads_as_written(dataset: Any, base: type) -> bool:
-    """True if a dataset's samples are read by the methods of `base`, as torchvision has written
-    them."""
+    """True if a dataset's samples are read by the original methods of `base`.
+
+    base: the class of torchvision from which the dataset's class is derived.
+    """
     written = vars(sys.modules[base.__module__])
     for name in ("__getitem__", "__len__"):
         method = getattr(type(dataset), name)
-        # A derived class, or a program that replaces the method of torchvision's class itself, may
-        # read samples in another way.
+        # A derived class may have a method of its own, and a program may replace the method of
+        # torchvision's class. In both cases samples may be read in another way.
         if method is not getattr(base, name) or getattr(method, "__globals__", None) is not written:
             return False
     return not hasattr(dataset, "__getitems__")
@@ -354,8 +369,10 @@ def _open_columns(dataset: Any, folder: Any) -> list[Any]:
 
 
 def _read_steps(folder: Any) -> ImageSteps:
-    """The steps of the folder's images; raises UnrecognisedError for steps that `Images` can't
-    do."""
+    """The steps of the folder's transform.
+
+    Raises UnrecognisedError if `Images` can't read the folder in the same way.
+    """
     module = sys.modules["torchvision.datasets.folder"]
     if not has_jpeg():
         raise UnrecognisedError("the native decoder of JPEG is missing, see fastloop.has_jpeg()")
@@ -381,6 +398,7 @@ def _list_samples(dataset: Any) -> Sequence[tuple[str, int]]:
 
 
 def _open_images(paths: Sequence[str], steps: ImageSteps) -> Images:
+    """The files as a column with these steps; raises UnrecognisedError for invalid settings."""
     settings = {"flip": steps.flip, "normalize": steps.normalize, "dtype": steps.dtype}
     try:
         return Images(paths, crop=steps.crop, **settings)

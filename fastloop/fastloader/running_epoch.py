@@ -1,6 +1,6 @@
 """Iterators that deliver an epoch's batches to the loop.
 
-The loop may consist of several threads, and may ask for the first batch long after iter().
+The loop may run in several threads, and may ask for the first batch long after iter().
 """
 
 from __future__ import annotations
@@ -16,34 +16,36 @@ from fastloop.fastloader.columns.column import Tree
 from fastloop.fastloader.failed_batch import FailedBatch
 
 LEAVE_S = 5.0
-"""Maximum time that the end of an epoch waits for a thread, or a process, to finish its batch. A
-thread that has not finished by then is left behind: it ends with its batch, which is not delivered.
-A process is terminated."""
+"""Maximum seconds that the end of an epoch waits for a thread, or a process, to finish its batch.
+After that, a process is terminated. A thread is left behind: it ends when its batch is finished,
+and the batch is not delivered."""
 INTERRUPTED_S = 0.5
-"""Takes the place of LEAVE_S after a KeyboardInterrupt, or the end of a process. It is short,
-because a Dataset may block forever."""
+"""Seconds in place of LEAVE_S after a KeyboardInterrupt, or if a process of the epoch has died. The
+time is short because a Dataset may block forever."""
 
 
 class EpochIterator:
-    """An iterator over the batches of an epoch, with the length that DataLoader's iterator has."""
+    """An iterator over an epoch's batches that has a length, as DataLoader's iterator has."""
 
     order: Sized
-    """The order of the epoch, which the loader assigns."""
+    """The order of the epoch, which `give_length` assigns."""
 
     def __len__(self) -> int:
-        """Return the number of batches of the whole epoch; TypeError if it is not known."""
+        """Return the number of batches of the whole epoch; raises TypeError if it is not known."""
         return len(self.order)
 
 
 class SharedBatches(EpochIterator):
-    """The batches of an epoch, which several threads may ask for at the same time.
+    """An iterator over an epoch's batches that several threads may use at the same time.
 
-    In place of a FailedBatch, next() raises its error.
+    In place of a FailedBatch, which stands for a batch that could not be made, next() raises the
+    error of the FailedBatch.
     """
 
     def __init__(self, batches: Generator[Tree | FailedBatch, None, None]) -> None:
-        # The lock is needed because a generator raises ValueError if it is asked while it runs. It
-        # is reentrant, as the garbage collector may close the epoch in the thread that holds it.
+        # A generator raises ValueError if a thread calls next() while another thread runs it, so a
+        # lock is needed. The lock is reentrant, because the garbage collector may close the epoch
+        # in the thread that holds the lock.
         self._batches = batches
         self._lock = RLock()
 
@@ -56,7 +58,7 @@ class SharedBatches(EpochIterator):
         if not isinstance(batch, FailedBatch):
             return batch
         error = batch.error
-        del self, batch  # or the error's traceback would keep the epoch, and its threads, alive
+        del self, batch  # otherwise the error's traceback would keep the epoch's threads alive
         try:
             raise error
         finally:
@@ -69,13 +71,14 @@ class SharedBatches(EpochIterator):
 
 @dataclass(frozen=True)
 class Running:
-    """An epoch with threads that have started."""
+    """An epoch that is being loaded by threads, which make batches in groups."""
 
     results: Generator[Any, None, None]
+    """Yields a result for each group; its close() ends the threads."""
     receive: Callable[[Any], Sequence[Tree]]
-    """result -> the group's batches; called in the loop's thread."""
+    """A function that returns the batches of a result's group; called in the loop's thread."""
     end: Callable[[], None]
-    """A function that is called when the threads have ended; it ends processes."""
+    """A function that ends the epoch's processes; called when the threads have ended."""
 
     def deliver(
         self,
@@ -83,14 +86,17 @@ class Running:
         finish: Callable[[], None],
         draw_for: Callable[[int], None] | None = None,
     ) -> Iterator[Tree]:
-        """Iterate over the batches, and count each in the state; close() ends the threads.
+        """Return an iterator over the batches, which counts them; its close() ends the threads.
 
-        A failed batch is counted only when the next batch is asked for. If the program ends with
-        the error, it therefore resumes with the failed batch.
+        state: state of the loader, in which `delivered` is increased with each batch. A failed
+        batch is counted only when the next batch is asked for. So if the program ends with the
+        error, it resumes with the failed batch.
 
         finish: called after the last batch. draw_for: called before each batch is delivered, with
-        its number, from 1 on. In a fork of this process, next() raises RuntimeError: the fork has
-        none of the threads, and a thread may have held a lock at the time of the fork.
+        the number of the batch, from 1 on; None: not needed.
+
+        In a fork of this process, next() raises RuntimeError: a fork has none of the threads, and
+        may have copied a lock that a thread held.
         """
         return SharedBatches(self._deliver(state, finish, draw_for, os.getpid()))
 
@@ -101,7 +107,10 @@ class Running:
         draw_for: Callable[[int], None] | None,
         pid: int,
     ) -> Generator[Tree | FailedBatch, None, None]:
-        """The batches, see `deliver`; pid: of the process in which this may run."""
+        """Yield the batches, see `deliver`.
+
+        pid: id of the process that began the epoch. No other process may continue it.
+        """
         first = state["delivered"]
         try:
             _refuse_fork(pid)
@@ -118,11 +127,11 @@ class Running:
                     if draw_for is not None:
                         draw_for(state["delivered"] + has_failed - first)
                     yield batch
-                    # This is checked after each batch, because the fork may have been made while
-                    # the loop had the batch.
+                    # The loop may have forked while it had the batch, so each batch is followed by
+                    # this check.
                     _refuse_fork(pid)
                     state["delivered"] += has_failed
-                # Otherwise this frame would hold the last batch while the next ones are made.
+                # Otherwise the last batch would stay in memory while the next ones are made.
                 del batches, batch
             finish()
         finally:
@@ -131,19 +140,21 @@ class Running:
 
 
 def _refuse_fork(pid: int) -> None:
+    """Raise RuntimeError in any process but the one with this id."""
     if os.getpid() != pid:
         problem = f"process {pid} has begun this epoch of FastLoader, and {os.getpid()} is its fork"
         raise RuntimeError(f"{problem}: iterate over the loader again in the fork")
 
 
 class LaterBatches(EpochIterator, chain):
-    """The batches of an epoch that begins when the first of them is asked for.
+    """An iterator over the batches of an epoch that begins when the first batch is asked for.
 
-    itertools.chain hands them on without a call of Python, which would take a tenth of the time of
-    a small batch.
+    itertools.chain hands the batches on without running Python code, which would take a tenth of
+    the time of a small batch.
     """
 
     beginning: _Beginning
+    """The iterator that begins the epoch, which `begin_later` assigns."""
 
     def close(self) -> None:
         """End the epoch."""
@@ -153,14 +164,18 @@ class LaterBatches(EpochIterator, chain):
 
 
 class _Beginning:
-    """An iterator that gives each thread one item, the iterator over the epoch's batches. The first
-    item begins the epoch."""
+    """An iterator that gives each thread one item: the same iterator over the epoch's batches.
+
+    begin: begins the epoch, and returns this item; called when the first thread asks for it.
+    """
 
     def __init__(self, begin: Callable[[], Any]) -> None:
         self._begin = begin
         self._lock = RLock()
         self._threads: set[int] = set()
+        """Ids of the threads that have their item."""
         self.begun: list[Any] = []
+        """The iterator over the epoch's batches; empty if the epoch has not begun."""
         self.is_closed = False
 
     def __iter__(self) -> _Beginning:
@@ -168,8 +183,9 @@ class _Beginning:
 
     def __next__(self) -> Iterator[Tree]:
         with self._lock:
-            # chain asks again when the batches it was given have ended: that is the epoch's end for
-            # this thread. Other threads get the same iterator, and so the rest of the epoch.
+            # chain asks for another item when the batches of the last one have ended. For a thread
+            # that has had its item, this is the end of the epoch. Any other thread gets the same
+            # item, and so the rest of the epoch.
             if self.is_closed or get_ident() in self._threads:
                 raise StopIteration
             self._threads.add(get_ident())
@@ -179,7 +195,10 @@ class _Beginning:
 
 
 def begin_later(begin: Callable[[], Any]) -> LaterBatches:
-    """The batches of an epoch that begins when the first of them is asked for."""
+    """An iterator over the batches of an epoch that begins when the first batch is asked for.
+
+    begin: begins the epoch, and returns an iterator over its batches.
+    """
     beginning = _Beginning(begin)
     batches: Any = LaterBatches.from_iterable(beginning)
     batches.beginning = beginning
@@ -187,12 +206,13 @@ def begin_later(begin: Callable[[], Any]) -> LaterBatches:
 
 
 class StreamedBatches(EpochIterator, chain):
-    """The batches of the native core's stream, which has no length of its own.
+    """An iterator over the batches of the native core's stream, which itself has no length.
 
-    They are handed on without a call of Python, in 2 ns.
+    itertools.chain hands each batch on in 2 ns, without running Python code.
     """
 
     stream: Any
+    """The stream of the native core."""
 
     def close(self) -> None:
         """End the epoch."""
@@ -200,13 +220,17 @@ class StreamedBatches(EpochIterator, chain):
 
 
 def give_length(batches: Any, order: Sized) -> Iterator[Tree]:
-    """The batches of an epoch, or an iterator that hands them on, with the length of this order."""
+    """An iterator over these batches that has the length of the order.
+
+    batches: an EpochIterator, which is returned itself, or a stream of the native core.
+    """
     measured: Any = batches if isinstance(batches, EpochIterator) else _hand_on(batches)
     measured.order = order
     return measured
 
 
 def _hand_on(stream: Any) -> StreamedBatches:
+    """An iterator that hands on the batches of this stream of the native core."""
     batches: Any = StreamedBatches.from_iterable((stream,))
     batches.stream = stream
     return batches

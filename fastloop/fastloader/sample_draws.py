@@ -1,16 +1,19 @@
-"""Random draws of a sample, from generators seeded by (seed, epoch, index) in any thread.
+"""Seed the random draws of each sample by (seed, epoch, index), whichever thread reads the sample.
 
-Augmentations draw from the global generators of torch, numpy and `random`, and a process has only
-one of each. The loader's first batch, which the loop always reads itself, shows from which of these
-generators its samples draw. If the loop's own thread reads samples, it seeds these generators for
-each sample and restores them after each batch. Other threads leave the global generators alone,
-because the loop may draw from them at any moment. In these threads, torch's functions draw from a
-generator of the thread, see PrivateDraws. The functions of numpy and `random` can't be redirected
-in this way: samples that call them are read in the loop.
+Augmentations draw from the global generators of torch, numpy and `random`. A process has only one
+of each, which all of its threads share. The loop always reads the loader's first batch itself, and
+that batch shows from which of these generators the samples draw. Later batches are read by the loop
+or by other threads:
 
-torchvision's transforms draw once for each call: a RandomHorizontalFlip of a batch flips all of its
-images, or none. So they are applied to each sample of a batch by itself. Other callables get the
-batch: they can draw for each of its samples.
+- The loop seeds the global generators for each sample, and restores them after each batch.
+- Other threads leave the global generators alone, because the loop may draw from them at any
+  moment. In these threads, torch's functions draw from a generator of the thread, see PrivateDraws.
+  The functions of numpy and `random` can't be redirected in this way, so the loop reads the samples
+  that call them.
+
+A transform of torchvision draws once for each call. Given a batch, a RandomHorizontalFlip would
+flip all images or none. Such a transform is therefore applied to each sample of the batch by
+itself. Other callables get the whole batch, because they can draw for each of its samples.
 """
 
 from __future__ import annotations
@@ -35,10 +38,10 @@ from fastloop.fastloader.private_draws import PrivateDraws, is_redirected
 
 T = TypeVar("T")
 SAMPLE, COLLATE, TRANSFORM = range(3)
-"""Kinds of draws: of a Dataset's sample, the collate_fn of a batch, the transform of either."""
+"""Kinds of draws: those of a Dataset for a sample, of the collate_fn for a batch, and of a
+transform for either."""
 Begin = Callable[[int, Sequence[int]], None]
-"""A function that is called before anything is drawn, with a kind of draws and the indices of the
-samples."""
+"""A function (kind of draws, indices of the samples) that is called before these samples draw."""
 
 DRAWING = frozenset(
     (
@@ -58,14 +61,14 @@ DRAWING = frozenset(
 
 
 class _Current(threading.local):
-    """The samples or the batch that this thread is making, from `begin` on."""
+    """The samples that this thread is making, as SampleDraws.begin has set them."""
 
     key: tuple[int, int, Sequence[int]] | None = None
-    """(epoch's seed, kind of draws, indices of the samples)."""
+    """(epoch's seed, kind of draws, indices of the samples); None outside of a FastLoader."""
     seed: int | None = None
-    """The seed of the key, once it is needed."""
+    """The seed that follows from the key; None until something draws."""
     follow: Callable[[], None] | None = None
-    """A function that is called when another key begins."""
+    """A function that is called whenever the key is set; None: no function."""
 
 
 _current = _Current()
@@ -76,22 +79,25 @@ class SampleDraws:
     """The seeds of all samples of an epoch."""
 
     seed: int
+    """The seed on which the draws of all samples depend."""
     epoch: int
+    """Number of the epoch, from 0 on."""
     is_base: bool = False
-    """True if the seed is DataLoader's base seed."""
+    """True if the seed is the base seed that DataLoader would draw, see torch_draws.py."""
     is_drawn_each_epoch: bool = False
-    """True if each epoch draws the seed: after the same torch.manual_seed all are alike."""
+    """True if each epoch draws a new seed. The epoch's number is then ignored, so that all epochs
+    after the same torch.manual_seed have the same draws."""
 
     def worker_seed(self, number: int) -> int:
-        """The seed of a worker process: DataLoader's, if the seed is its base seed."""
+        """The seed of the worker process of this number; with a base seed, that of DataLoader."""
         if self.is_base:
             return self.seed + number
         return mix_seed(self.seed, self.epoch, number)
 
-    # It is cached, as every sample asks for it and making it takes 3 us.
+    # Every sample asks for this seed, and computing it takes 3 us, so it is cached.
     @cached_property
     def epoch_seed(self) -> int:
-        """A seed of 63 bits for the columns of the epoch."""
+        """The seed of this epoch, of 63 bits, for its samples and for columns that draw."""
         return mix_seed(self.seed, 0 if self.is_drawn_each_epoch else self.epoch)
 
     def begin(self, kind: int, indices: Sequence[int]) -> None:
@@ -99,7 +105,7 @@ class SampleDraws:
 
         kind: SAMPLE, COLLATE or TRANSFORM.
         """
-        # Making the seed itself takes longer, so it is made only when something draws.
+        # Computing the samples' seed takes longer, so `sample_seed` does that when something draws.
         current = _current
         current.key = (self.epoch_seed, kind, indices)
         current.seed = None
@@ -110,19 +116,20 @@ class SampleDraws:
 def sample_seed() -> int:
     """The seed of the sample that this thread is reading for a FastLoader, of 63 bits.
 
-    It depends on the loader's seed, the epoch and the sample's index; in a collate_fn, in a
-    transform of whole batches and in `__getitems__`, on the batch's indices. Outside of FastLoader,
-    such as under a DataLoader, it is drawn from torch's global generator.
+    The seed depends on the loader's seed, the epoch and the sample's index. In a collate_fn, in a
+    transform of whole batches and in `__getitems__`, the indices of the batch take the place of the
+    sample's index. Outside of FastLoader, such as under a DataLoader, the seed is drawn from
+    torch's global generator.
 
     >>> rng = np.random.default_rng(fastloop.sample_seed())
     """
-    # Outside of FastLoader there is no key. Under a DataLoader, the base seed has seeded the
-    # worker's generator, from which this draws.
+    # Outside of FastLoader there is no key. A worker of a DataLoader has seeded its global
+    # generator with the base seed, so the number drawn here is reproducible there, too.
     if _current.key is None:
         return int(torch.empty((), dtype=torch.int64, device="cpu").random_())
     if _current.seed is None:
         epoch, kind, indices = _current.key
-        # A batch has many indices: its seed is their hash.
+        # A batch has many indices, so the seed is a hash of all of them.
         numbers = struct.pack(f"<{2 + len(indices)}q", epoch, kind, *indices)
         digest = blake2b(numbers, digest_size=8)
         _current.seed = int.from_bytes(digest.digest(), "little") >> 1
@@ -131,7 +138,7 @@ def sample_seed() -> int:
 
 @contextmanager
 def draw_privately() -> Iterator[None]:
-    """Redirect this thread's draws from torch's generator to one that each sample seeds."""
+    """Redirect torch's draws in this thread to a generator that is seeded for each sample."""
     draws = PrivateDraws(sample_seed)
     with _following(draws.restart), draws:
         yield
@@ -142,18 +149,18 @@ class GlobalDraws:
     """The global generators that a loader's samples and transforms draw from, by library."""
 
     shared: set[str] | None = None
-    """The generators that threads would have to share: "numpy", "random", and "torch" for draws
-    that can't be redirected. None: no batch has shown yet which ones they are."""
+    """The generators that threads would have to share: "numpy", "random", and "torch" if some of
+    its draws can't be redirected. None until the loader's first batch has shown them."""
     seeded: set[str] = field(default_factory=set)
-    """All generators that are drawn from, also torch's if its draws can be redirected. They are
-    seeded for each sample."""
+    """All generators from which samples draw, which the loop seeds for each sample. "torch" is
+    among them even if all of its draws can be redirected."""
 
 
 def make_seeded(make: Callable[[], T], draws: GlobalDraws) -> T:
-    """make(), which reads samples, with the generators of `draws.seeded` seeded for each sample.
+    """The value of make(), which reads samples, with the generators of `draws.seeded` seeded.
 
-    If a sample has drawn from another generator, that generator is added to `draws.seeded`, and
-    make() is called once more.
+    The generators are seeded for each sample. If a sample draws from another generator, that
+    generator is added to `draws.seeded`, and make() is called once more.
     """
     while True:
         unforeseen: set[str] = set()
@@ -162,14 +169,16 @@ def make_seeded(make: Callable[[], T], draws: GlobalDraws) -> T:
         if not unforeseen or is_redirected():
             return made
         draws.seeded |= unforeseen
-        # torch's draws can be redirected to a generator of a thread, in nearly all cases.
+        # Nearly all of torch's draws can be redirected to a generator of a thread, so threads need
+        # not share torch's generator.
         draws.shared = (draws.shared or set()) | (unforeseen - {"torch"})
 
 
 def make_seeded_once(make: Callable[[], T], draws: GlobalDraws) -> T:
-    """make() as in make_seeded, but called once: the samples of an iterable can't be read twice.
+    """The value of make() as in make_seeded, but make() is never called twice.
 
-    If a sample has drawn from a generator that is not seeded, a warning says so.
+    The samples of an iterable can't be read twice. If a sample draws from a generator that is not
+    seeded yet, a warning says so.
     """
     unforeseen: set[str] = set()
     with _draw_globally(draws.seeded, unforeseen):
@@ -189,7 +198,8 @@ def make_seeded_once(make: Callable[[], T], draws: GlobalDraws) -> T:
 def _draw_globally(seeded: Collection[str], unforeseen: set[str]) -> Iterator[None]:
     """Seed these generators for each sample, and restore all generators at the end.
 
-    The names of other generators that samples have drawn from are added to `unforeseen`.
+    seeded: names of the generators. unforeseen: gets the names of the other generators from which
+    samples have drawn.
     """
     states = {name: GENERATORS[name].save() for name in seeded}
     others = {name: each for name, each in GENERATORS.items() if name not in seeded}
@@ -208,18 +218,17 @@ def _draw_globally(seeded: Collection[str], unforeseen: set[str]) -> Iterator[No
 
 @contextmanager
 def draw_globally() -> Iterator[None]:
-    """Seed the global generators for each sample; they are restored at the end."""
+    """Seed all global generators for each sample, and restore them at the end."""
     with _draw_globally(GENERATORS, set()):
         yield
 
 
 @contextmanager
 def find_global_draws(found: GlobalDraws, *, for_threads: bool) -> Iterator[None]:
-    """Seed the global generators as draw_globally does, and note in `found` those that samples draw
-    from.
+    """Seed the global generators as draw_globally does, and find those from which samples draw.
 
-    for_threads: redirect torch's functions, as threads do. A draw that can't be redirected then
-    raises RuntimeError, or adds its generator to `found.shared`.
+    found: gets the generators. for_threads: redirect torch's functions, as threads do. A draw that
+    can't be redirected then raises RuntimeError, or adds "torch" to `found.shared`.
     """
     shared: set[str] = set()
     after: dict[str, Any] = {}
@@ -255,7 +264,9 @@ def find_global_draws(found: GlobalDraws, *, for_threads: bool) -> Iterator[None
 
 @contextmanager
 def _following(follow: Callable[[], None] | None) -> Iterator[None]:
-    # A sample may itself iterate over a loader: afterwards it goes on as before.
+    """Call `follow` whenever this thread's key is set; None: call nothing."""
+    # A sample may itself iterate over another loader. At the end, the state of the outer loader is
+    # restored, so that the sample's further draws do not depend on the inner one.
     before = _current.follow, _current.key, _current.seed
     _current.follow = follow
     try:
@@ -265,6 +276,7 @@ def _following(follow: Callable[[], None] | None) -> Iterator[None]:
 
 
 def _seed(names: Iterable[str]) -> None:
+    """Seed the generators of these names with the seed of this thread's sample."""
     seed = sample_seed()
     for name in names:
         GENERATORS[name].seed(seed)
@@ -273,9 +285,10 @@ def _seed(names: Iterable[str]) -> None:
 def seed_transform(
     transform: Callable[[Tree], Tree] | None, begin: Begin, is_batched: bool
 ) -> Callable[[Tree, list[int]], Tree] | None:
-    """The transform, if any, by batch or by sample, called with a batch and its samples' indices.
+    """A function (batch, indices of its samples) that seeds the draws and applies the transform.
 
-    is_batched: False for single samples.
+    None if there is no transform. begin: called before the transform draws. is_batched: False:
+    single samples take the place of batches.
     """
     if transform is None:
         return None
@@ -286,6 +299,7 @@ def seed_transform(
 def _transform_batch(
     transform: Callable[[Tree], Tree], begin: Begin, batch: Tree, indices: list[int]
 ) -> Tree:
+    """The batch, transformed by a single call."""
     begin(TRANSFORM, indices)
     return transform(batch)
 
@@ -293,7 +307,10 @@ def _transform_batch(
 def _transform_samples(
     transform: Callable[[Tree], Tree], begin: Begin, batch: Tree, indices: list[int]
 ) -> Tree:
-    """The batch of the transformed samples. Raises ValueError for samples of several shapes."""
+    """The batch of the samples, each transformed by a call of its own.
+
+    Raises ValueError for a batch that is not of tensors, and if the results differ in shape.
+    """
     leaves, structure = pytree.tree_flatten(batch)
     if not leaves or not all(isinstance(leaf, torch.Tensor) for leaf in leaves):
         reason = "applied to each sample, it needs batches of tensors; or apply it in the Dataset"
@@ -319,6 +336,7 @@ def draws_once(transform: Any) -> bool:
 
 
 def _parts(transform: Any) -> Iterable[Any]:
+    """Yield the transforms of a composition, from either kind of container."""
     if isinstance(transform, torch.nn.Module):
         yield from transform.children()
     parts = getattr(transform, "transforms", ())
@@ -326,6 +344,10 @@ def _parts(transform: Any) -> Iterable[Any]:
 
 
 def _stack(leaves: Sequence[Any]) -> Any:
+    """The leaves as one tensor, or as a list if they are not tensors.
+
+    Raises ValueError for tensors of several shapes.
+    """
     if not isinstance(leaves[0], torch.Tensor):
         return list(leaves)
     shapes = {tuple(leaf.shape) for leaf in leaves}

@@ -45,7 +45,7 @@ OUT_OF_MEMORY = re.compile(
 LAST_LINES = 20
 """Number of lines of a silent process's output that are shown when it fails."""
 EXIT_TIMEOUT_S = 5
-"""Time for a process to exit by itself, after its answer or after its pipe was closed."""
+"""Seconds for a process to exit by itself, after its answer or after its pipe was closed."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,7 +70,9 @@ class Outcome:
     """The value that a call returned, or its failure."""
 
     value: Any = None
+    """The value; None after a failure."""
     failure: Failure | None = None
+    """The failure; None: the call has returned a value."""
 
 
 @dataclass(kw_only=True)
@@ -84,12 +86,14 @@ class Child:
     release: Connection
     """A connection; closing it lets the process exit."""
     log: ChildLog
+    """The output of the process."""
     oom_kills_before: int
     """Number of processes that the kernel had killed for lack of memory before this one started."""
     has_answered: bool = False
     """True when the process has returned a value, after which it exits by itself."""
     left_running: list[str] = field(default_factory=list)
-    """Commands that the process has left running, which are ended when the context ends."""
+    """Commands of the processes that the call has left running; complete once the context has
+    ended, which ends these processes."""
 
     @property
     def pid(self) -> int:
@@ -134,8 +138,8 @@ class Child:
         if code is None:
             message = "the trial's process closed its pipe without a result but has not exited"
             return Failure(kind=FailureKind.ERROR, message=f"ChildProcessError: {message}")
-        # SIGKILL itself does not say who has sent it, but the kernel counts, for each cgroup, the
-        # processes that it has killed for want of memory.
+        # SIGKILL does not show its sender. But the kernel counts, for each cgroup, the processes
+        # that it has killed for lack of memory.
         if code == -signal.SIGKILL and oom_kills() > self.oom_kills_before:
             message = "the kernel killed the trial's process"
             return Failure(kind=FailureKind.OUT_OF_MEMORY, message=message)
@@ -172,8 +176,8 @@ def start_child(
         oom_kills_before=oom_kills(),
     )
     known: set[int] | None = None
-    # A process that has left the child's process group becomes a child of this process when its
-    # parent ends, and is found among the children then.
+    # The call may start processes that leave the child's process group. When the parent of such a
+    # process ends, this process adopts it, and finds it among its own children.
     with adopt_orphans():
         # A signal may come at any moment from here on: `finally` ends all that has begun.
         try:
@@ -190,8 +194,8 @@ def start_child(
             receiver.close()
             log.close()
             if known is not None:
-                # A loader's workers may still be ending after the answer; after a failure nothing
-                # is waited for.
+                # After an answer, the workers of a loader may still be ending, so they get time.
+                # After a failure they get none.
                 grace_s = EXIT_TIMEOUT_S if child.has_answered else 0
                 child.left_running += end_orphans(known, grace_s)
 
@@ -210,7 +214,7 @@ def _main(sender: Connection, release: Connection, log: Connection, call: Call) 
     # This process leads a group with its workers, so that all of them can be killed together.
     os.setpgid(0, 0)
     die_with_parent()
-    # Ctrl-C reaches every process of the terminal: the parent decides what it means for this one.
+    # Ctrl-C reaches every process of the terminal, but the parent decides whether this one ends.
     # SIGINT was blocked from before its start until here, see start_method.py.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
@@ -221,8 +225,8 @@ def _main(sender: Connection, release: Connection, log: Connection, call: Call) 
     with contextlib.suppress(BrokenPipeError, EOFError):
         sender.send(outcome)
         sender.close()
-        # Raises EOFError when the parent has taken its last sample of resources, and closes its
-        # end.
+        # This process waits until the parent has taken its last sample of resources. The parent
+        # then closes its end of the connection, which raises EOFError here.
         release.recv()
 
 
@@ -262,6 +266,7 @@ def _end_group(process: BaseProcess, has_answered: bool) -> None:
 
 
 def _kill_group(process: BaseProcess) -> None:
+    """Kill all processes of the group that the process leads."""
     # killpg(0) would kill this process's own group.
     if process.pid:
         with contextlib.suppress(ProcessLookupError, PermissionError):

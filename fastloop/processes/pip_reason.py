@@ -10,20 +10,24 @@ from fastloop.core.text import shorten_words
 NOT_FOUND = ("Could not find a version", "No matching distribution")
 """Beginnings of pip's errors about a package that it has not found in its index."""
 IGNORED_VERSIONS = "ignored the following"
-"""Beginning of the errors about versions that pip has left out, which come before its reason."""
+"""Beginning of pip's errors about versions that it has left out; these come before the reason."""
 VERSIONS_FOUND = re.compile(r" \(from versions: (.*)\)")
 """The part of an error that lists the versions which exist."""
 NUM_SHOWN = 3
-"""Number of versions that are named if the one that was asked for does not exist."""
+"""Number of existing versions that are named if the requested version does not exist."""
 NO_INDEX = "PIP_NO_INDEX"
-"""Environment variable with which pip asks no index."""
+"""Name of the environment variable that keeps pip from asking its index."""
 OFF_VALUES = ("", "0", "f", "false", "n", "no", "off")
-"""Values of NO_INDEX with which pip asks its index."""
+"""Values of this variable, in lower case, with which pip asks its index all the same."""
 
 
 def find_reason(output: str) -> str:
-    """The reason in pip's output, in one line: the last line of a failed build, or else pip's first
-    error, with the newest versions in place of all that exist."""
+    """The reason why pip has failed, in one line.
+
+    If a build has failed, the reason is the last line of the build's output. Otherwise the reason
+    is pip's first error, with the newest versions in place of all that exist. output: all lines
+    that pip has printed.
+    """
     lines = [line.strip() for line in output.splitlines() if line.strip()]
     if "[end of output]" in lines:
         return shorten_words(f"its build failed: {lines[lines.index('[end of output]') - 1]}")
@@ -36,7 +40,10 @@ def find_reason(output: str) -> str:
 
 
 def _explain_absence(error: str, lines: list[str]) -> str:
-    """Words after an error about an absent package: why it is absent, and what there is."""
+    """The text after an error about a missing version: the reason, and the versions that exist.
+
+    Empty if neither is known. lines: the output of pip.
+    """
     versions = VERSIONS_FOUND.search(error)
     existing = versions[1].split(", ") if versions and versions[1] != "none" else []
     shown = f"; the newest that exist: {', '.join(existing[-NUM_SHOWN:])}" if existing else ""
@@ -53,7 +60,10 @@ def _explain_absence(error: str, lines: list[str]) -> str:
 
 
 def _python_needed(error: str, lines: list[str]) -> str:
-    """The Python that the version which was asked for requires, if that is another one."""
+    """The versions of Python that the requested version of the package requires.
+
+    Empty unless pip has left out the requested version because it requires another Python.
+    """
     number = re.search(r"==([^\s,;]+)", error)
     if number is None:
         return ""

@@ -1,10 +1,11 @@
 """Run one call in all ranks together, each rank in a fresh child process, and collect the answers.
 
-torchrun starts one process of fastloop for each rank. All of these processes compose the jobs. Rank
-0 leads: it alone prepares data, keeps results and prints; the others, its followers, execute its
-commands. For each call, every process starts a fresh child that takes its rank. The children form
-a new process group. Its keys in the store have a new prefix, so that no group reads keys of an
-earlier one, which may have been killed.
+torchrun starts one process of fastloop for each rank, and each of these processes composes the
+jobs. The process of rank 0 leads: only it prepares data, keeps results and prints. The processes of
+the other ranks, its followers, execute its commands. For each call, every process starts a fresh
+child that takes its rank. The children form a new process group. The keys of this group in
+torchrun's store have a new prefix, so that no group reads the keys of an earlier group, which may
+have been killed.
 """
 
 from __future__ import annotations
@@ -45,13 +46,14 @@ from fastloop.processes.store_messages import LOOPBACK, STOP, host_store
 from fastloop.processes.torchrun_env import StoreAddress, TorchrunProcess
 
 CONSEQUENCE = re.compile(r"gloo|Connection|NCCL|Dist\w+Error|killed by SIGABRT")
-"""Messages of ranks that failed because another rank did; NCCL's watchdog aborts its process."""
+"""Pattern of the messages of ranks that failed because another rank failed. After such a failure,
+NCCL's watchdog aborts its process by SIGABRT."""
 GRACE_S = 5.0
-"""Time to wait for the failure that has caused another one, and for the stacks of followers."""
+"""Seconds to wait for the failure that has caused another one, and for the positions of ranks."""
 
 
 def run_ranks(work: RankWork, followers: Followers | None = None) -> list[RankAnswer]:
-    """Run the work in all ranks; returns their answers, by rank.
+    """Run the work in all ranks, and return their answers in the order of the ranks.
 
     followers: None if all ranks are children of this process. Raises JobFailed as soon as a rank
     fails.
@@ -81,25 +83,29 @@ def run_ranks(work: RankWork, followers: Followers | None = None) -> list[RankAn
 
 @dataclass
 class _Collection:
-    """Answers of the ranks to one call, received as they arrive."""
+    """The answers of all ranks to one call, as they arrive."""
 
     work: RankWork
     calls: list[Call]
+    """The call, for each rank that is a child of this process."""
     followers: Followers | None = None
+    """None: all ranks are children of this process."""
     answers: dict[int, Answer] = field(default_factory=dict)
-    """Rank -> its answer so far."""
+    """Rank -> its answer, for the ranks that have answered."""
 
     @property
     def number(self) -> int:
+        """Number of the call, which is equal in all ranks."""
         return self.calls[0].number
 
     @property
     def world_size(self) -> int:
+        """Number of ranks."""
         spec = self.calls[0].spec
         return spec.world_size if spec else 1
 
     def run(self) -> list[RankAnswer]:
-        """The answers of all ranks, by rank. Raises JobFailed."""
+        """Start the children, and return the answers of all ranks in order; raises JobFailed."""
         with start_children(self.calls, self.work) as children:
             watch = StallWatch(children, self._report_standstill)
             receiver = AnswerReceiver(children, self.work.timeout_s, self.work.observed, watch)
@@ -126,10 +132,11 @@ class _Collection:
         ]
 
     def _receive(self, receiver: AnswerReceiver) -> None:
-        """Wait for the next answer.
+        """Wait for the next answer, and keep it.
 
-        Raises JobFailed at once for a failure that no other rank has caused. If another rank seems
-        to be the cause (CONSEQUENCE), its own failure has to follow within GRACE_S.
+        A failure that no other rank has caused raises JobFailed at once. If the message of a
+        failure matches CONSEQUENCE, another rank seems to have caused it. The failure of that rank
+        has to follow within GRACE_S.
         """
         event = receiver.receive([self.followers.inbox] if self.followers else [])
         # A signal has ended a follower.
@@ -137,7 +144,7 @@ class _Collection:
             raise EndOfMessages
         answer_type = self.work.task.answer_type
         answer = event if isinstance(event, Answer) else answer_from_json(event, answer_type)
-        # A message about an earlier call, which was ended before it came.
+        # The message is about an earlier call, which had ended before the message came.
         if answer is None or answer.number != self.number:
             return
         self.answers[answer.rank] = answer
@@ -150,15 +157,16 @@ class _Collection:
             receiver.shorten(GRACE_S)
 
     def _failures(self) -> list[tuple[int, Failure]]:
+        """Each rank that has failed so far, with its failure."""
         outcomes = [(rank, answer.outcome.failure) for rank, answer in self.answers.items()]
         return [(rank, failure) for rank, failure in outcomes if failure]
 
     def _failure(self) -> JobFailed:
-        """The failure that caused the others, with its rank."""
+        """The failure that caused the others, with the number of its rank in the message."""
         rank, failure = min(
             self._failures(), key=lambda pair: bool(CONSEQUENCE.search(pair[1].message))
         )
-        # All ranks reach the same verdict: the rank's number says nothing.
+        # Every rank reaches the same verdict by itself, so the number of one rank says nothing.
         if self.world_size == 1 or failure.kind.is_verdict:
             return JobFailed(failure)
         kind, details = failure.kind, failure.details
@@ -169,7 +177,7 @@ class _Collection:
         return JobFailed(replace(failure, kind=kind, message=message, details=details))
 
     def _timeout(self, receiver: AnswerReceiver) -> JobFailed:
-        """The failure of ranks that have not answered in time, with their positions."""
+        """The failure of ranks that have not answered in time, with their positions in the code."""
         ranks = self._locate_missing(receiver)
         locations = ", ".join(f"rank {rank.rank} {rank.location}" for rank in ranks)
         details = "\n".join(f"rank {rank.rank}:\n{rank.stack}" for rank in ranks if rank.stack)
@@ -179,7 +187,10 @@ class _Collection:
         return JobFailed(Failure(kind=FailureKind.TIMEOUT, message=message, details=details))
 
     def _report_standstill(self, child: Child, still_s: float, cpu_s: float) -> None:
-        """Print the places in the code at which a rank and its workers wait without any work."""
+        """Print that a rank does no work, and its position and its workers' in the code.
+
+        still_s: seconds without any work. cpu_s: CPU seconds that were used in this time.
+        """
         title = self.work.task.title or "this step"
         rank = f", rank {child.call.rank}" if self.world_size > 1 else ""
         timeout_s = self.work.timeout_s
@@ -192,7 +203,7 @@ class _Collection:
         )
 
     def _locate_missing(self, receiver: AnswerReceiver) -> list[RankPosition]:
-        """Locate all ranks that have not answered, by rank."""
+        """The positions in the code of all ranks that have not answered, in order."""
         missing = sorted(set(range(self.world_size)) - self.answers.keys())
         located = {child.call.rank: locate_child(child) for child in receiver.pending}
         if self.followers:
@@ -200,7 +211,7 @@ class _Collection:
         return [located.get(rank, RankPosition(rank=rank)) for rank in missing]
 
     def _ask_followers(self, followers: Followers, count: int) -> dict[int, RankPosition]:
-        """Positions of `count` ranks on other nodes, or of those that answer within GRACE_S."""
+        """Rank -> its position, for up to `count` ranks of followers that answer within GRACE_S."""
         located: dict[int, RankPosition] = {}
         if count < 1:
             return located

@@ -18,12 +18,13 @@ class Caveat:
     """A kind of caveat, such as `unstable`, and each job's details of it."""
 
     kind: str
+    """The words of the caveat before its details."""
     details: dict[str, str]
-    """Short name of a job -> its details, which are empty if the kind says everything."""
+    """Short name of a job -> the details of the job's caveat; empty if the kind says everything."""
 
     @property
     def text(self) -> str:
-        """The jobs, each with its details; details that all jobs share are given once."""
+        """The names of the jobs with their details, which are given once if all are equal."""
         if len(set(self.details.values())) == 1:
             names = ", ".join(self.details)
             detail = next(iter(self.details.values()))
@@ -32,9 +33,9 @@ class Caveat:
 
 
 def group_caveats(results: Sequence[Result]) -> list[Caveat]:
-    """Group the caveats of these results by kind, in the order of their first jobs.
+    """Group the caveats of these results by kind, in the order in which the kinds first occur.
 
-    Details begin with the benchmark if there are several.
+    If the results have several benchmarks, details begin with the benchmark.
     """
     grouped: dict[str, dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
     names = short_names(results)

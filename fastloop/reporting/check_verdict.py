@@ -25,10 +25,13 @@ from fastloop.reporting.comparison import (
 from fastloop.reporting.comparison_text import describe_times, other_differences
 
 Results = dict[str, Result]
-"""The results of jobs, by name."""
+"""Name of a job -> its result."""
 Measure = Literal["seconds", "limit_fraction"]
+"""The compared figure: a trial's seconds per sample, or its share of the machine's limit."""
 HOST = "host"
+"""Key of a host's name: in the environment of a result, and in a difference of two environments."""
 OF_DATA = "data"
+"""The condition of a difference of data, see CONDITIONS in comparison.py."""
 TIMES: dict[str, str] = {
     "seconds": "the base's time",
     "limit_fraction": "the base's time relative to the machine's limit",
@@ -63,8 +66,10 @@ class CheckVerdict:
 
 
 def check_conditions(pairs: Pairs, allowed: Sequence[str]) -> CheckVerdict | None:
-    """Find the difference of environment or data that makes times incomparable; None if there is
-    none."""
+    """The verdict if environments or data make times incomparable; None if the times can be judged.
+
+    allowed: conditions that may differ, such as "versions"; see CONDITIONS in comparison.py.
+    """
     # Another host does not count as a difference, because a CI service has many hosts. The other
     # keys describe the kind of machine.
     found = [
@@ -81,8 +86,9 @@ def check_conditions(pairs: Pairs, allowed: Sequence[str]) -> CheckVerdict | Non
 def check_speed(base: Results, new: Results, measure: Measure, fail_above: float) -> CheckVerdict:
     """Judge whether a job has become slower beyond noise and by more than `fail_above` percent.
 
-    The check does not pass if a job of the base was not measured. Raises UsageError if the sets
-    share no job, or `measure` is unknown for a job.
+    base, new: the recorded results and the new ones. The check does not pass if a job of the base
+    was not measured. Raises UsageError if the two share no job, or if `measure` is limit_fraction
+    and a job has no limit.
     """
     pairs = {name: (base[name], new[name]) for name in base if name in new}
     if not pairs:
@@ -101,8 +107,8 @@ def check_speed(base: Results, new: Results, measure: Measure, fail_above: float
         lines.append(
             f"jobs of the base that were not measured: {names}; record=true leaves them out"
         )
-    # One regression fails the check, whatever the others are; one job that can't be judged keeps
-    # it from passing.
+    # A single regression fails the check, even if other jobs can't be judged. Without a regression,
+    # the check passes only if all jobs are judged.
     if slower or any(no_longer_finishes(*pair) for pair in pairs.values()):
         status = CheckStatus.SLOWER
     elif missing or not changes or any(each.ratio is None for each in changes):
@@ -113,7 +119,10 @@ def check_speed(base: Results, new: Results, measure: Measure, fail_above: float
 
 
 def _incomparable(subject: str, found: Sequence[Difference], status: CheckStatus) -> CheckVerdict:
-    """The verdict on differences that make times incomparable, with the ways out."""
+    """The verdict that names the differences, and the settings that would allow a comparison.
+
+    subject: the word for the things that differ, environment or data.
+    """
     shown = dict.fromkeys(
         f"{each.key} ({each.base} in the base, {each.new} here)" for each in found
     )
@@ -124,14 +133,15 @@ def _incomparable(subject: str, found: Sequence[Difference], status: CheckStatus
 
 
 def _hosts(pairs: Pairs) -> set[tuple[object, object]]:
+    """The pairs (host of the base, new host) of jobs that were measured on different hosts."""
     hosts = [tuple(each.environment.get(HOST) for each in pair) for pair in pairs.values()]
     return {(old, now) for old, now in hosts if old != now}
 
 
 def _cost(pairs: Pairs, measure: Measure) -> Cost:
-    """The function that returns the figure of a trial to compare.
+    """The function that returns the compared figure of a trial; a lower figure is better.
 
-    Raises UsageError if figures are relative to the machine's limit, and a job has no limit.
+    Raises UsageError if `measure` is limit_fraction and a job has no limit.
     """
     if measure == "seconds":
         return seconds_per_sample
@@ -144,13 +154,13 @@ def _cost(pairs: Pairs, measure: Measure) -> Cost:
 
 
 def _multiple_of_limit(measured: Measurement) -> float:
-    """Time relative to the time of the machine's limit, which was measured next to it."""
+    """The trial's time as a multiple of the time that the machine's limit allows."""
     assert measured.limit_fraction is not None
     return 1 / measured.limit_fraction
 
 
 def _describe(change: CostChange, measure: Measure, fail_above: float) -> str:
-    """A line on the change of a benchmark of a job."""
+    """The line on the change of one benchmark of one job."""
     times = f"speed: {change.job}, {change.benchmark}: {change.multiple:.3f} times "
     times += TIMES[measure]
     if measure == "seconds":

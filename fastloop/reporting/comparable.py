@@ -22,9 +22,9 @@ UNRANKED = {
 def comparable(result: Result, other: Result) -> bool:
     """True if the two jobs may be ranked together.
 
-    They must have the same amount of work, cache state, sweep and data. Data is the same if its
-    source or its samples are equal, or if only the decoders differ and are equivalent. A loader
-    that brings its own data is never ranked with a loader that was compared with a dataset.
+    Both jobs must have the same amount of work, cache state, sweep and data. Two jobs have the same
+    data if the sources or the samples are equal, or if the decoders differ but are equivalent. A
+    loader that brings its own data is never ranked with a loader that was compared with a dataset.
     """
     return _work(result) == _work(other) and delivers_same(result, other)
 
@@ -32,7 +32,7 @@ def comparable(result: Result, other: Result) -> bool:
 def brings_data(result: Result) -> bool:
     """True for the job of a loader that brings its own data instead of reading a dataset.
 
-    Its data was compared only with its own first epoch.
+    The data of such a job was compared only with the job's own first epoch.
     """
     return result.params.get("dataset._target_") == LOADER_DATA
 
@@ -43,12 +43,12 @@ def delivers_same(result: Result, other: Result) -> bool:
 
 
 def _work(result: Result) -> tuple[object, ...]:
-    """The amount and kind of a job's work, its sweep, and the tags that bar it from ranks."""
+    """The values, apart from the data, that jobs must share to be ranked together."""
     values = [result.params.get(name) for name in ("epochs", "batches", "drop_last", "cache")]
     # The batch size counts only if epochs are cut to a number of batches: the first ten batches of
     # 64 samples are more work than the first ten of 32.
     values += [result.params.get("batch_size") if result.params.get("batches") else None]
-    # Every rank drops its last batch, so more ranks deliver fewer samples.
+    # With drop_last, each rank drops its incomplete batch, so more ranks deliver fewer samples.
     values += [world_size(result) if result.params.get("drop_last") else 1]
     values += [result.tags.get(tag) for tag in UNRANKED]
     return result.tags.get("sweep"), result.dataset, brings_data(result), *values
@@ -81,13 +81,14 @@ def partition(results: Sequence[Result]) -> list[list[Result]]:
 
 
 def _is_unranked(results: Sequence[Result]) -> bool:
+    """True if one of these jobs has a tag that excludes it from ranks."""
     return any(tag in result.tags for result in results for tag in UNRANKED)
 
 
 def benchmarks_by_round(results: Sequence[Result]) -> dict[str, dict[str, dict[int, Measurement]]]:
-    """Benchmark -> name of a job -> number of a round, ascending -> the job's window in it.
+    """Benchmark -> name of a job -> number of a round, ascending -> the job's measurement.
 
-    A window is the timed part of a trial.
+    A job has one trial in each round, and the trial has the number of the round.
     """
     found: dict[str, dict[str, dict[int, Measurement]]] = {}
     for result in results:
@@ -104,15 +105,17 @@ def has_ranking(results: Sequence[Result]) -> bool:
 
 
 def is_sweep_decided(results: Sequence[Result]) -> bool:
-    """True if these trials decide the ranking of all jobs in each benchmark, or if trials=auto
-    allows no more rounds."""
+    """True if a sweep with trials=auto needs no more rounds.
+
+    The trials then decide the ranking of all jobs in each benchmark, or have reached the maximum
+    number of rounds.
+    """
     return all(_is_group_decided(group) for group in partition(results))
 
 
 def _is_group_decided(results: Sequence[Result]) -> bool:
-    """True if the trials decide the ranking of these jobs, which may be ranked together."""
-    # Jobs that get no ranks never have a decided ranking, so they end after a fixed number of
-    # rounds.
+    """True if a group of jobs that may be ranked together needs no more rounds."""
+    # Without ranks there is nothing to decide, so such jobs end after a fixed number of rounds.
     if _is_unranked(results):
         return min(len(result.trials) for result in results) >= ROUNDS_OF_NO_RANKING
     measured = benchmarks_by_round(results)

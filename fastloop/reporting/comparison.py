@@ -26,8 +26,8 @@ Pairs = dict[str, tuple[Result, Result]]
 SOURCE, CONTENT = "data fingerprint", "data content"
 """Names of two values of a job: the fingerprint of its data's source, and its samples' digest."""
 UNKNOWN: tuple[object, ...] = (None, "")
-"""Values in results of an older version, and of jobs that failed before they opened their data.
-Each counts as equal to every value."""
+"""Values that mean unknown, as in results of an older version, and of jobs that failed before they
+opened their data. An unknown value counts as equal to every value."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,7 +35,7 @@ class CostChange:
     """Difference between the sets in one benchmark of one job.
 
     The cost of a trial is its seconds per sample, because the sets may differ in the number of
-    samples, or another figure that was passed to `find_changes`.
+    samples. `find_changes` also accepts a function for another cost.
     """
 
     benchmark: str
@@ -77,8 +77,8 @@ def seconds_per_sample(measured: Measurement) -> float:
 def find_changes(pairs: Pairs, cost: Cost = seconds_per_sample) -> list[CostChange]:
     """Find the change of every benchmark of every job that finished in both sets.
 
-    The tests are corrected for their number (Holm 1979): two sets of equal jobs, however
-    many, have a significant change in at most 5 % of cases.
+    The tests are corrected for their number (Holm 1979): if no job has changed, at most 5 % of all
+    comparisons find a significant change, however many jobs there are.
     """
     changes = [
         _change(
@@ -101,8 +101,10 @@ def find_changes(pairs: Pairs, cost: Cost = seconds_per_sample) -> list[CostChan
 
 
 def ratio_of_medians(new: Sequence[float], base: Sequence[float]) -> stats.Ratio | None:
-    """Ratio of the medians of two separate runs, with its 95 % interval and a two-sided p value of
-    the logarithms (Welch's t test); None below FEWEST_TRIALS."""
+    """Ratio of the medians of two separate runs; None if a run has fewer than FEWEST_TRIALS trials.
+
+    The ratio has a 95 % interval, and the two-sided p value of Welch's t test of the logarithms.
+    """
     # The trials of two commands are not paired by round, so the plain bootstrap of both is used.
     from scipy.stats import bootstrap
 
@@ -119,6 +121,7 @@ def ratio_of_medians(new: Sequence[float], base: Sequence[float]) -> stats.Ratio
 
 
 def _median_ratio(new: Sequence[float], base: Sequence[float], axis: int = -1):
+    """Ratio of the medians along the axis, which holds the trials."""
     return np.median(new, axis=axis) / np.median(base, axis=axis)
 
 
@@ -151,11 +154,13 @@ class Difference:
     key: str
     """Name of the value that differs."""
     base: object
+    """The value in the base set."""
     new: object
+    """The value in the new set."""
 
 
 def find_differences(pairs: Pairs) -> Iterator[Difference]:
-    """Find the conditions that differ, job by job."""
+    """Find the values that differ in any of CONDITIONS, job by job."""
     for name, pair in pairs.items():
         for condition, values in CONDITIONS.items():
             before, after = map(values, pair)
@@ -184,7 +189,7 @@ def check_comparable(
 
 
 def _differing_keys(base: Mapping[str, object], new: Mapping[str, object]) -> list[str]:
-    """Keys with known values that differ; the data's source may differ if its content is equal."""
+    """Keys of known values that differ, without SOURCE if the samples are equal."""
     shared = base.keys() & new.keys()
     known = [key for key in shared if base[key] not in UNKNOWN and new[key] not in UNKNOWN]
     differing = [key for key in known if base[key] != new[key]]
@@ -193,6 +198,7 @@ def _differing_keys(base: Mapping[str, object], new: Mapping[str, object]) -> li
 
 
 def _machine(result: Result) -> Mapping[str, object]:
+    """The host, its processors and the device."""
     keys = ("host", "cpu", "cores", "cores_usable", "gpus")
     return {key: result.environment.get(key) for key in keys} | {
         "device": result.tags.get("device")
@@ -208,11 +214,13 @@ def _versions(result: Result) -> Mapping[str, object]:
 
 
 def _data(result: Result) -> Mapping[str, object]:
+    """The identity of the data, and the settings that change the delivered samples."""
     settings = {name: result.params.get(name) for name in ("epochs", "drop_last")}
     return {SOURCE: result.fingerprint, CONTENT: result.content} | settings
 
 
 def _cache(result: Result) -> Mapping[str, object]:
+    """The requested state of the page cache."""
     return {"cache state": result.params.get("cache")}
 
 
@@ -222,5 +230,5 @@ CONDITIONS: dict[str, Callable[[Result], Mapping[str, object]]] = {
     "data": _data,
     "cache": _cache,
 }
-"""A name that `allow=` accepts -> function that returns the values of a job which have to be equal
-in both sets."""
+"""A name that `allow=` accepts -> the function that returns those values of a job that have to be
+equal in both sets."""

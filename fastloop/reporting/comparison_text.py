@@ -1,7 +1,8 @@
 """The text of a comparison of two sets of results: sentences, tables and other differences.
 
-`comparison_answer` says in sentences whether a job has become slower, `format_changes` makes the
-tables of both times, and `other_differences` lists the differences that no table has.
+One set is the base, and the other set is new. `comparison_answer` says in sentences whether a job
+has become slower, `format_changes` makes the tables of both times, and `other_differences` lists
+the differences that no table has.
 """
 
 from __future__ import annotations
@@ -21,15 +22,18 @@ from fastloop.reporting.comparison import FEWEST_TRIALS, CostChange, Pairs, no_l
 
 
 def comparison_answer(pairs: Pairs, changes: Sequence[CostChange], fail_above: float) -> str:
-    """Sentences that say whether a job has become slower by more than `fail_above` percent, whether
-    a job finishes only in the base, and how many changes could not be judged."""
+    """Sentences that say whether a job has become slower by more than `fail_above` percent.
+
+    Further sentences name the jobs that finish only in the base, and say how many changes could not
+    be judged.
+    """
     broken = [name for name, pair in pairs.items() if no_longer_finishes(*pair)]
     regressions = [each for each in changes if each.is_regression(fail_above)]
     unknown = [each for each in changes if each.ratio is None]
     sentences = [_broken_sentence(broken)] if broken else []
     if regressions:
         sentences += _slower_sentences(regressions, len(changes))
-    # Nothing is known of any change, so no job can be called fine.
+    # No change could be judged, so no job can be called fine.
     elif changes and len(unknown) == len(changes):
         sentences.append(f"No answer yet: each set needs {FEWEST_TRIALS} trials of a job or more.")
         return " ".join(sentences)
@@ -45,12 +49,13 @@ def comparison_answer(pairs: Pairs, changes: Sequence[CostChange], fail_above: f
 
 
 def _broken_sentence(names: Sequence[str]) -> str:
+    """The sentence that names the jobs that finish only in the base."""
     verb = "no longer finishes" if len(names) == 1 else "no longer finish"
     return f"{', '.join(names)} {verb}."
 
 
 def _slower_sentences(regressions: Sequence[CostChange], compared: int) -> list[str]:
-    """Sentences on the worst regression, and on the number of regressions."""
+    """Sentences about the worst regression, and the number of regressions among all changes."""
     worst = max(regressions, key=lambda each: each.multiple)
     ratio = worst.ratio
     # A change without a ratio is not a regression.
@@ -65,14 +70,14 @@ def _slower_sentences(regressions: Sequence[CostChange], compared: int) -> list[
 
 
 def _fine_sentences(changes: Sequence[CostChange], fail_above: float) -> list[str]:
-    """Sentences for sets without a regression, and on changes that noise may hide."""
+    """Sentences that say that no job has become slower, and how many may have."""
     faster = sum(each.is_faster for each in changes)
     numbers = {"is faster" if faster == 1 else "are faster": faster}
     slower = sum(each.is_slower for each in changes)
     numbers |= {"is slower by less" if slower == 1 else "are slower by less": slower}
     counts = [f"{count} of {len(changes)} {words}" for words, count in numbers.items() if count]
     rest = f": {', '.join(counts)}" if counts else ""
-    # Noise may hide a regression: the sentence must not rule out one that the intervals allow.
+    # Noise may hide a regression, so a regression that an interval allows must not be ruled out.
     known = [(each, each.ratio) for each in changes if each.ratio]
     open_ones = [each for each in known if each[1].high > 1 + fail_above / 100]
     surely = "surely " if open_ones or len(known) < len(changes) else ""
@@ -95,7 +100,10 @@ def describe_times(change: CostChange) -> str:
 
 
 def format_changes(changes: Sequence[CostChange], fail_above: float) -> str:
-    """A table for each benchmark."""
+    """The changes as text, with a table for each benchmark; empty if there are no changes.
+
+    fail_above: a job that is slower by more percent, beyond noise, is a regression.
+    """
     tables = []
     for benchmark in dict.fromkeys(change.benchmark for change in changes):
         shown = [change for change in changes if change.benchmark == benchmark]
@@ -125,7 +133,7 @@ def _line(change: CostChange, fail_above: float, unit: TimeUnit) -> str:
 
 
 def _direction(change: CostChange, fail_above: float) -> str:
-    """The word for a change beyond noise; empty if there is none."""
+    """The word for a change beyond noise, in capitals for a regression; empty for other changes."""
     if change.is_regression(fail_above):
         return "SLOWER"
     if change.is_faster:
@@ -134,23 +142,25 @@ def _direction(change: CostChange, fail_above: float) -> str:
 
 
 def show_bounds(ratio: stats.Ratio) -> str:
-    """The interval of a ratio; words if it is so wide that its numbers would say nothing."""
+    """The bounds of a ratio's interval; words if the interval is too wide to say anything."""
     if ratio.high < WIDEST_INTERVAL * ratio.low:
         return f"{ratio.low:.3f} to {ratio.high:.3f}"
     return f"wider than a factor of {WIDEST_INTERVAL:g}"
 
 
 def other_differences(pairs: Pairs, base: dict[str, Result], new: dict[str, Result]) -> list[str]:
-    """Lines about jobs of one set only, unfinished jobs and different settings, which no table
-    has."""
+    """Lines about differences that no table has.
+
+    These are jobs that are in one set only, jobs that did not finish, and settings that differ.
+    """
     lines = [f"only in base: {name}" for name in base if name not in new]
     lines += [f"only in new: {name}" for name in new if name not in base]
     for name, (before, after) in pairs.items():
         if not before.status == after.status == "FINISHED":
             label = "NO LONGER FINISHES" if no_longer_finishes(before, after) else "not compared"
             lines += [f"{label}: {name}: {_outcomes(before, after)}"]
-    # Three differences are not listed: folders do not matter, `cache` is one of CONDITIONS, and
-    # another number of trials changes only the certainty.
+    # Three settings are not listed: a folder does not matter, `cache` is one of the CONDITIONS in
+    # comparison.py, and another number of trials changes only the certainty.
     differences = {
         f"{name} {before.params.get(name)} -> {after.params.get(name)}"
         for before, after in pairs.values()
@@ -163,9 +173,11 @@ def other_differences(pairs: Pairs, base: dict[str, Result], new: dict[str, Resu
 
 
 def _outcomes(before: Result, after: Result) -> str:
+    """The outcomes of a job in the base and in the new set; given once if they are equal."""
     base, new = _show_outcome(before), _show_outcome(after)
     return f"{base} in both" if base == new else f"base {base}, new {new}"
 
 
 def _show_outcome(result: Result) -> str:
+    """The status of a job and, if there is one, its reason."""
     return ": ".join(filter(None, outcome(result)))

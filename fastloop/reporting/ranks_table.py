@@ -19,18 +19,23 @@ HEAD = (
     "scaling",
     "gradients",
 )
+"""Heads of the columns; the first column has the name of the row."""
 LEGEND = (
     "seconds: median over trials by rank; a trial takes as long as its slowest rank. waits: for "
     "batches and their placement, in one epoch. straggler: longest wait / mean wait. "
     "scaling: samples/s / (processes x samples/s of one process). gradients: share of a step, on "
     "batches that are already on the device, spent averaging gradients over the ranks."
 )
+"""Text that explains the columns."""
 SHARES = ("scaling_efficiency", "sync_fraction")
 """Metrics of the columns scaling and gradients."""
 
 
 def ranks_table(results: Sequence[Result]) -> Table | None:
-    """A row for each benchmark of each job with several processes; None if there is none."""
+    """The table, with a row for each benchmark of each job with several processes.
+
+    The result is None if no such job has trials.
+    """
     rows = [
         (f"{result.name}: {benchmark}", *_rank_cells(result, benchmark))
         for result in results
@@ -43,7 +48,7 @@ def ranks_table(results: Sequence[Result]) -> Table | None:
 
 
 def rank_lines(result: Result) -> list[str]:
-    """The job's rows of the ranks table as text, one line a benchmark; empty for one process."""
+    """The job's rows as text, a line for each benchmark; empty for a job of one process."""
     if world_size(result) == 1 or not result.trials:
         return []
     return [
@@ -78,4 +83,5 @@ def _rank_cells(result: Result, benchmark: str) -> tuple[str, ...]:
 
 
 def _rank_seconds(seconds: Sequence[float]) -> str:
+    """The seconds of all ranks as one text; NOTHING if there are none."""
     return " ".join(significant(value) for value in seconds) or NOTHING

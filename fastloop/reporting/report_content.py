@@ -34,6 +34,7 @@ from fastloop.reporting.sweep_files import profiles_table, stores_table
 Timelines = Mapping[tuple[str | None, str], bytes]
 """(sweep, name) of a job -> its timeline as an <svg> element."""
 NO_TIMELINES: Timelines = MappingProxyType({})
+"""The timelines of a report without any."""
 
 
 class Paragraph(NamedTuple):
@@ -57,6 +58,7 @@ class Section:
 
     heading: str
     table: Table
+    """The ranking of the group's jobs."""
     pictures: tuple[Picture, ...]
 
 
@@ -65,17 +67,21 @@ class Document:
     """Content of a report, from top to bottom."""
 
     title: str
+    """Names of the data on which loaders were measured."""
     subtitle: str
+    """A line with the settings of the jobs, such as samples, batch size and device."""
     machine_load: tuple[str, ...]
     """Sentences on the load by other programs, one for each machine."""
     verdicts: tuple[Paragraph, ...]
-    """The verdict on each explained job, then on each benchmark. The heading names the job, or the
-    benchmark and, with several groups, the data."""
+    """The verdict on each explained job, then on each benchmark. A heading names the job or the
+    benchmark and, if there are several groups of jobs, the data."""
     first_pictures: tuple[Picture, ...]
-    """The first picture of each section, shown below the verdicts and not in its section."""
+    """The picture of explained jobs, if any, and the first picture of each section. They are shown
+    below the verdicts, and not in the sections."""
     overview: tuple[Table, ...]
     """Tables about several jobs or benchmarks, such as shares, means and ranks."""
     sections: tuple[Section, ...]
+    """A section for each benchmark of each group of jobs."""
     timelines: tuple[Timeline, ...]
     """Timelines of explained jobs; a job without a timeline is left out."""
     appendix: tuple[Table, ...]
@@ -85,7 +91,11 @@ class Document:
 def compose_document(
     results: Sequence[Result], baseline: str = "", timelines: Timelines = NO_TIMELINES
 ) -> Document:
-    """Compose the report on these results; `baseline` is the job or loader that ratios refer to."""
+    """Compose the report on these results.
+
+    baseline: name of the job or loader to which ratios refer; empty: see `summarize`. timelines:
+    timelines of explained jobs.
+    """
     groups = [_sort_benchmarks(group) for group in summarize(results, baseline)]
     has_groups = len(groups) > 1
     compared = [(group, comparison) for group in groups for comparison in group.comparisons]
@@ -130,23 +140,28 @@ def compose_document(
 
 
 def _sort_benchmarks(group: JobGroup) -> JobGroup:
-    """The group with benchmarks that run a model first, as these are the times that users wait."""
+    """The group with benchmarks that run a model first, because users wait for these times."""
     ordered = sorted(group.comparisons, key=lambda comparison: comparison.benchmark == "traversal")
     return replace(group, comparisons=tuple(ordered))
 
 
 def _title(groups: Sequence[JobGroup], results: Sequence[Result]) -> str:
+    """The title of the report; if no job has finished, it names the datasets of all jobs."""
     data = [group.title for group in groups] or [result.dataset for result in results]
     return "Data loaders on " + ", ".join(dict.fromkeys(data))
 
 
 def _heading(group: JobGroup, comparison: Comparison, has_groups: bool) -> str:
+    """The name of a benchmark, with the title of its group if there are several groups."""
     benchmark = comparison.benchmark.capitalize()
     return f"{benchmark}, {group.title}" if has_groups else benchmark
 
 
 def _section(group: JobGroup, comparison: Comparison, has_groups: bool) -> Section:
-    """The ranking and the pictures of a benchmark of a group."""
+    """The ranking and the pictures of a benchmark of a group.
+
+    has_groups: True if there are several groups. Names of pictures then contain the group's title.
+    """
     # The prefix becomes a part of file names and of ids.
     prefix = re.sub(r"[^A-Za-z0-9]+", "-", group.title).strip("-") + "-" if has_groups else ""
     heading = _heading(group, comparison, has_groups)

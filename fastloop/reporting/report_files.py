@@ -20,10 +20,12 @@ if TYPE_CHECKING:
     from fastloop.reporting.report_tables import Table
 
 FORMATS = ("md", "html", "png", "csv")
+"""The formats in which a report is written."""
 COLUMNS = (
     "job", "loader", "dataset", "benchmark", "round", "seconds", "samples_per_s", "limit_fraction",
     "limit_kind", "sweep", "why",
 )  # fmt: skip
+"""The columns of report.csv."""
 
 
 def write_report(
@@ -36,9 +38,9 @@ def write_report(
     """Write the report into the folder and return the paths of its files.
 
     baseline: name of the job or loader that ratios refer to; empty: `summarize` chooses one.
-    formats: those of FORMATS to write. timelines: pictures for the page, see
-    core.result_io.load_timelines. Raises ValueError for a baseline that names no finished job or
-    loader.
+    formats: those of FORMATS to write. timelines: the timelines of explained jobs as SVG, by the
+    job's sweep and name, see core.result_io.load_timelines. Raises ValueError for a baseline that
+    names no finished job or loader.
     """
     # These are imported on use, because commands that write no report need not wait for
     # matplotlib.
@@ -96,6 +98,7 @@ def trials_csv(results: Sequence[Result]) -> str:
 
 
 def _write(path: Path, content: bytes) -> Path:
+    """Write the file in one step, so that no reader sees a part of it, and return its path."""
     with write_beside(path) as temporary_path:
         temporary_path.write_bytes(content)
     return path
@@ -116,7 +119,10 @@ def parse_formats(text: str) -> tuple[str, ...]:
 
 
 def render_markdown(document: Document, with_pictures: bool) -> str:
-    """Render the complete report as Markdown; pictures are links to <name>.png in its folder."""
+    """Render the complete report as Markdown.
+
+    with_pictures: True: include links to the pictures, <name>.png in the folder of the report.
+    """
     blocks = [f"# {document.title}", document.subtitle, *document.machine_load]
     blocks += [f"**{each.heading}.** {each.text}" for each in document.verdicts]
     if with_pictures:
@@ -154,4 +160,5 @@ def markdown_row(cells: Sequence[str]) -> str:
 
 
 def _image(picture: Picture) -> str:
+    """The link to a picture, and its caption, in Markdown."""
     return f"![{picture.heading}]({picture.name}.png)\n\n{picture.caption}"

@@ -58,6 +58,7 @@ class Table:
     head: tuple[str, ...]
     """Headings of the columns."""
     rows: tuple[tuple[str, ...], ...]
+    """The cells of each row, one for each column."""
     legend: str = ""
     """A text below the table that explains its figures."""
     numeric: bool = True
@@ -178,7 +179,10 @@ def settings_table(results: Sequence[Result]) -> Table:
 
 
 def mean_std(seconds: Sequence[float], digits: int, unit: TimeUnit) -> str:
-    """The values in that unit as `mean (std)`; without `(std)` below two values."""
+    """The times in that unit as `mean (std)`; a single time has no `(std)`.
+
+    digits: number of decimals.
+    """
     deviation = stats.std(seconds)
     spread = f" ({unit.of(deviation):.{digits}f})" if deviation is not None else ""
     return f"{unit.of(stats.mean(seconds)):.{digits}f}{spread}"
@@ -206,14 +210,15 @@ def _overview_table(groups: Sequence[JobGroup], benchmark: str) -> Table:
 
 def _overview_column(comparison: Comparison) -> dict[str, str]:
     """Label of a job -> its cell."""
-    # A column has one unit and one number of decimals, so that its figures can be compared at a
-    # glance.
+    # All figures of a column have the same unit and number of decimals, so that readers can compare
+    # the figures at a glance.
     unit = _unit_of(comparison)
     digits = decimals([unit.of(row.median_s) for row in comparison.rows])
     return {row.label: mean_std(row.seconds, digits, unit) for row in comparison.rows}
 
 
 def _unit_of(comparison: Comparison) -> TimeUnit:
+    """The unit of all times in a comparison."""
     return unit_of_all([row.median_s for row in comparison.rows])
 
 
@@ -226,7 +231,10 @@ def _labels(group: JobGroup) -> list[str]:
 
 
 def _columns(comparison: Comparison, base: str) -> dict[str, Callable[[Row], str]]:
-    """Column heading -> the function that formats a row's cell."""
+    """Heading of a column -> the function that formats a row's cell.
+
+    base: the word for the baseline in a heading.
+    """
     unit = _unit_of(comparison)
     digits = decimals([unit.of(row.median_s) for row in comparison.rows])
     shares = [row.limit_fraction for row in comparison.rows if row.limit_fraction is not None]
@@ -250,12 +258,14 @@ def _columns(comparison: Comparison, base: str) -> dict[str, Callable[[Row], str
 
 
 def _format_ratio(row: Row, baseline: str) -> str:
+    """The ratio of the row's time to the baseline's; a dash if it is unknown."""
     if row.label == baseline:
         return "1"
     return f"{row.ratio.estimate:.3f}" if row.ratio else NOTHING
 
 
 def _in(unit: TimeUnit, interval: tuple[float, float] | None) -> tuple[float, float] | None:
+    """An interval of seconds in that unit; None if there is no interval."""
     return (unit.of(interval[0]), unit.of(interval[1])) if interval else None
 
 
@@ -267,7 +277,10 @@ def _format_interval(bounds: tuple[float, float] | None, digits: int) -> str:
 
 
 def _format_bounds(ratio: stats.Ratio | None) -> str:
-    """The ratio's 95 % interval, or its range after the word `range` if it has no interval."""
+    """The 95 % interval of the ratio, or the word `range` and the range of too few rounds.
+
+    ratio: None gives a dash.
+    """
     if ratio is None:
         return NOTHING
     bounds = _format_interval((ratio.low, ratio.high), 3)
@@ -275,15 +288,17 @@ def _format_bounds(ratio: stats.Ratio | None) -> str:
 
 
 def _format_setting(value: object) -> str:
+    """The value as text; None and truth values in lower case."""
     if value is None:
         return "none"
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def shares_table(results: Sequence[Result]) -> Table | None:
-    """Share of the epoch that each part takes, a row an explained job; None without such jobs."""
+    """Shares of an epoch by part, with a row for each explained job; None without such jobs."""
     explained = explanations_of(results)
-    # Jobs have different parts; a column for each that any job has, in the order of the ladders.
+    # Jobs have different parts. Each part of any job has a column, in the order of the ladders,
+    # which list the parts of a job.
     parts = dict.fromkeys(row.rung for _, each in explained for row in each.ladder.rows)
     rows = []
     for label, explanation in explained:
@@ -335,5 +350,6 @@ def explanations_of(results: Sequence[Result]) -> list[tuple[str, Explanation]]:
 
 
 def _milliseconds(row: LadderRow) -> tuple[str, str]:
+    """The cells of exposed and hidden milliseconds; `?` if the hidden ones are unknown."""
     hidden = "?" if row.hidden_ms is None else significant(row.hidden_ms)
     return show_estimate(row.exposed_ms, significant), hidden

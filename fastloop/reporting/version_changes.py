@@ -1,6 +1,7 @@
 """Find and judge the changes in time from one version of the code to another.
 
-Each round measures both versions. While rounds run, `needs_no_round` says whether they suffice.
+Each round measures both versions. After some of the rounds, the looks, the changes are tested.
+While rounds run, `needs_no_round` says whether they suffice.
 """
 
 from __future__ import annotations
@@ -16,8 +17,8 @@ from fastloop.core.pair_tests import holm, pair_p_values
 from fastloop.reporting.comparison import CostChange
 
 NO_SLOWER_BELOW = 1.05
-"""A version is no slower if the interval of its ratio ends below this factor, or below the factor
-that `fail_above` allows if that is larger."""
+"""A version is no slower if the interval of its ratio, new time / base time, ends below this
+factor. If `fail_above` allows a larger factor, that factor replaces this one."""
 FEWEST_ROUNDS = LOOKS[0]
 """Minimum number of rounds after which a change is judged."""
 Judgement = Literal["slower", "no slower", ""]
@@ -25,15 +26,15 @@ Judgement = Literal["slower", "no slower", ""]
 
 
 class RoundTimes(NamedTuple):
-    """Seconds of a benchmark of a job in both versions.
+    """Seconds per sample of a benchmark of a job, in both versions.
 
-    Each round has a value, the geometric mean of its trials.
+    Each value is the geometric mean of the trials of a round.
     """
 
     base: Sequence[float]
-    """Seconds of the base version, in the order of the rounds."""
+    """The values of the base version, in the order of the rounds."""
     new: Sequence[float]
-    """Seconds of the new version, in the order of the rounds."""
+    """The values of the new version, in the order of the rounds."""
 
 
 def judge_change(change: CostChange, fail_above: float) -> Judgement:
@@ -68,10 +69,11 @@ def needs_no_round(
 ) -> bool:
     """True if no further round is needed: all jobs are judged, or MOST_ROUNDS rounds have run.
 
-    trials_per_round: number of trials of each version in a round.
+    times: by (job, benchmark). num_rounds: number of rounds that have run. trials_per_round: number
+    of trials of each version in a round. fail_above: percent by which a job may become slower.
 
-    Changes are judged only after the rounds of LOOKS: tests after every round would find
-    differences between equal versions too often.
+    Tests after every round would find differences between equal versions too often, so changes are
+    judged only after the rounds in LOOKS.
     """
     if num_rounds not in LOOKS:
         return False
@@ -82,11 +84,11 @@ def needs_no_round(
 def find_version_changes(
     times: Mapping[tuple[str, str], RoundTimes], trials_per_round: int
 ) -> list[CostChange]:
-    """Find the changes by (job, benchmark), after a round in which trials=auto would look.
+    """Find the change of each benchmark of each job.
 
-    trials_per_round: number of trials of each version in a round. A difference between two equal
-    versions is found at any look in at most 3 % of cases, however many jobs are compared (Holm
-    1979).
+    times: by (job, benchmark). trials_per_round: number of trials of each version in a round. All
+    looks together find a difference between two equal versions in at most 3 % of cases, however
+    many jobs are compared (Holm 1979).
     """
     logs = {key: np.log(each) for key, each in times.items()}
     rounds = min((each.shape[-1] for each in logs.values()), default=0)
@@ -112,7 +114,10 @@ def find_version_changes(
 def _change(
     key: tuple[str, str], times: RoundTimes, trials_per_round: int, *, is_significant: bool
 ) -> CostChange:
-    """The change of a benchmark of a job; without a ratio before the first look."""
+    """The change of a benchmark of a job; its ratio is None before the first look.
+
+    key: (job, benchmark). is_significant: True if the change is beyond noise.
+    """
     job, benchmark = key
     ratio = None
     if len(times.base) >= FEWEST_ROUNDS:

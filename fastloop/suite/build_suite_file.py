@@ -1,7 +1,7 @@
 """Build the file of a suite's round, a `SuiteFile`, from the results of its measured jobs.
 
-`fastloop suite` measures a round of all or some workloads on one machine, and writes this file. A
-row is one loader with one configuration in a workload, and its cell is its entry in the file.
+`fastloop suite` measures a round: all or some workloads on one machine. Then it writes this file. A
+row is one loader with one configuration in a workload. A cell is the entry of a row in the file.
 """
 
 from __future__ import annotations
@@ -31,11 +31,12 @@ PUBLISHED_FACTS = (
     "memory_gib",
     "gpus",
 )
-"""Facts about the machine that the file contains. Its name in the network is left out."""
+"""Facts about the machine that the file contains. The machine's host name is left out."""
 NOT_MEASURED = "not measured with this code: the sweep ended before, or the job no longer runs"
+"""The reason for a cell without a result."""
 OTHER_DATA = "it delivers other data than most loaders of this workload"
-"""Never change this sentence: files of earlier rounds have it, and `suite site` recognizes such
-rows by it."""
+"""The reason for a cell without a rank. Never change this sentence: files of earlier rounds contain
+it, and `suite site` recognizes such rows by this sentence."""
 
 
 def build_suite_file(
@@ -43,7 +44,8 @@ def build_suite_file(
 ) -> SuiteFile:
     """Build the file of the measured workloads, with its figures and seals.
 
-    A seal is a digest of a raw field, which shows if the field was altered.
+    A seal is a digest of a raw field, which shows if the field was altered. run: the command that
+    has measured the workloads. round_name: name of the round.
     """
     here = describe_machine()
     cells = []
@@ -70,10 +72,10 @@ def build_suite_file(
 def _own_versions(
     main: Mapping[str, str | None], measured: Sequence[MeasuredWorkload]
 ) -> dict[str, str]:
-    """Versions of packages in the environments of loaders that have one of their own.
+    """Versions of packages in loaders' own environments, if they differ from the main environment.
 
-    Only versions that differ from `main`, those of the main environment, are listed. Keys name the
-    package and the loader: {"numpy of ffcv": "2.1.3"}.
+    main: package -> version in the main environment; None: the package is not installed. A key of
+    the result names the package and the loader: {"numpy of ffcv": "2.1.3"}.
     """
     return {
         f"{name} of {row.row.loader}": version
@@ -95,8 +97,10 @@ def machine_name() -> str:
 
 
 def _record(measured: MeasuredWorkload) -> WorkloadRecord:
-    """The workload's entry in the file, with the size of the data from the first result that has
-    it."""
+    """The workload's entry in the file.
+
+    The first result that has a number of samples provides the size of the data.
+    """
     results = [each.result for each in measured.rows if each.result and each.result.num_samples]
     workload = measured.workload
     return WorkloadRecord(
@@ -111,11 +115,14 @@ def _record(measured: MeasuredWorkload) -> WorkloadRecord:
 
 
 def _cells(measured: MeasuredWorkload) -> list[Cell]:
-    """A cell for each row. Only the rows of the largest group with the same data are comparable."""
+    """A cell for each row of a workload.
+
+    Only rows of the largest group that delivers the same data are comparable.
+    """
     results = [each.result for each in measured.rows if each.result]
     finished = [result for result in results if result.status == "FINISHED"]
-    # If groups are equally large, the group with the earliest row counts: the first row is the
-    # reference of the others.
+    # Of equally large groups, the group with the earliest row counts, because the first row is the
+    # reference of the other rows.
     comparable = max(partition(finished), key=len, default=[])
     return [
         _cell(measured, each, is_comparable=any(each.result is result for result in comparable))
@@ -129,14 +136,17 @@ def _cell(
     *,
     is_comparable: bool,
 ) -> Cell:
-    """The cell of a row. is_comparable: True if it may be ranked together with most loaders."""
+    """The cell of a row.
+
+    is_comparable: True if the row may be ranked together with most loaders of the workload.
+    """
     row, result = measured_row.row, measured_row.result
     if result is None or measured_row.reason:
         measured_fields: dict[str, Any] = {"null_reason": measured_row.reason or NOT_MEASURED}
     else:
         measured_fields = _fields_of(result, is_comparable)
     overrides = (*measured.overrides, *row.overrides)
-    # The last override of a setting counts.
+    # If several overrides change a setting, the last one counts.
     caches = [each.partition("=")[2] for each in overrides if each.startswith("cache=")]
     return Cell(
         workload=measured.workload.name,
@@ -151,10 +161,10 @@ def _cell(
 
 
 def _fields_of(result: Result, is_comparable: bool) -> dict[str, Any]:
-    """The fields of a cell that come from its result, by name.
+    """Name -> value of the fields of a cell that come from its result.
 
-    If the job has not finished or has no windows, the only field is the reason why the cell has no
-    values.
+    A window is the timed part of a trial. If the job has not finished or has no windows, the only
+    field is null_reason, the reason why the cell has no values.
     """
     if result.status != "FINISHED" or not measurements(result, BENCHMARK):
         reason = result.status_reason or f"the job is {result.status.lower()}"

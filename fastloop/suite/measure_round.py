@@ -1,6 +1,9 @@
-"""Measure a round of the suite, by an ordinary sweep for each workload.
+"""Measure a round of the suite, by an ordinary sweep for each workload: `measure_workloads`.
 
-The round's folder keeps the sweeps, so an interrupted round can be resumed.
+The folder of each workload keeps its sweep, so an interrupted round can be resumed. A row is a
+loader with its settings. If the folder has a final result of the row, this result counts, and the
+row is not measured again. A result is not final if it comes from other code, from other versions or
+from fewer trials than are now asked for.
 """
 
 from __future__ import annotations
@@ -33,14 +36,15 @@ if TYPE_CHECKING:
     from fastloop.sweep.request import JobRequest
 
 FINAL_STATUSES = ("FINISHED", "FAILED")
-"""Statuses of jobs that are not measured again."""
+"""Statuses of jobs that have ended without an interruption."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class SuiteRun:
-    """A command to measure workloads; the folder holds a sweep for each."""
+    """A command that measures workloads, each by a sweep of its own."""
 
     scope: Scope
+    """The effort: quick, full or claims; see OF_SCOPE in workloads.py."""
     folder: Path
     """The folder of the sweeps."""
     workloads: tuple[SuiteWorkload, ...] = WORKLOADS
@@ -53,7 +57,7 @@ class SuiteRun:
 
     @property
     def is_whole(self) -> bool:
-        """True if nothing is left out."""
+        """True if the command measures all loaders and all workloads."""
         return not self.loaders and self.workloads == self.all_workloads
 
     @property
@@ -65,16 +69,21 @@ class SuiteRun:
                 raise UsageError(f"loaders={name}: allowed: {', '.join(every)}")
         return tuple(dict.fromkeys(self.loaders)) or tuple(every)
 
+    def folder_of(self, workload: SuiteWorkload) -> Path:
+        """The folder of the workload's sweep."""
+        return self.folder / workload.name
+
 
 @dataclass(frozen=True, kw_only=True)
 class MeasuredRow:
-    """A row of a workload, with its result once it is measured."""
+    """A row of a workload with its result, or with the reason why it was not measured."""
 
     row: SuiteRow
+    """The loader with its settings."""
     reason: str
-    """The reason why the row is left out; empty if it is measured."""
+    """The reason why the row was not measured; empty if its job could run."""
     result: Result | None = None
-    """The result; None if the row is not measured yet, or was left out."""
+    """The final result; None if the row was not measured, or if its sweep ended too early."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,46 +102,39 @@ def measure_workloads(run: SuiteRun) -> Iterator[MeasuredWorkload]:
     A workload that is complete in the folder is not measured again, and an interrupted one is
     resumed. Raises UsageError if nothing could be measured, after the sweep has printed the reason.
     """
-    plans = [(each, _plan(run, each)) for each in run.workloads]
-    for workload, rows in plans:
-        yield _measure(run, workload, rows)
+    for workload in run.workloads:
+        yield _measure(run, workload)
 
 
-def _plan(run: SuiteRun, workload: SuiteWorkload) -> list[MeasuredRow]:
-    """The rows of the workload, not measured yet."""
-    with_store = options_with_store()
-    return [
-        MeasuredRow(row=row, reason=reason_to_leave_out(workload, row, run.scope, with_store))
-        for row in rows_of(workload, run.loader_names)
-    ]
-
-
-def _measure(
-    run: SuiteRun, workload: SuiteWorkload, rows: Sequence[MeasuredRow]
-) -> MeasuredWorkload:
-    """Measure these rows; returns the workload with their results, or with the reasons for having
-    none."""
-    folder = run.folder / workload.name
-    requests = _requests(run, workload, [each.row for each in rows if not each.reason], folder)
+def _measure(run: SuiteRun, workload: SuiteWorkload) -> MeasuredWorkload:
+    """Measure the rows of a workload that can be measured, and return all rows."""
+    rows = rows_of(workload, run.loader_names)
+    reasons = _reasons_to_leave_out(run, workload, rows)
+    requests = _requests(run, workload, [row for row in rows if row not in reasons])
     unsupported = _reasons_if_none_runs(requests)
-    results: dict[str, Result] = {}
-    if not unsupported:
-        results = _measure_requests(workload, [*requests.values()], folder)
-    measured = []
-    for each in rows:
-        if each.reason:
-            measured.append(each)
-            continue
-        result = results.get(config_hash(requests[each.row]))
-        measured.append(replace(each, reason=unsupported.get(each.row, ""), result=result))
-    quick = workload.quick if run.scope == "quick" else ()
+    results = {} if unsupported else _measure_requests(run, workload, requests)
+    reasons |= unsupported
     return MeasuredWorkload(
-        workload=workload, overrides=(*workload.overrides, *quick), rows=measured
+        workload=workload,
+        overrides=workload.overrides_in(run.scope),
+        rows=[
+            MeasuredRow(row=row, reason=reasons.get(row, ""), result=results.get(row))
+            for row in rows
+        ],
     )
 
 
+def _reasons_to_leave_out(
+    run: SuiteRun, workload: SuiteWorkload, rows: Sequence[SuiteRow]
+) -> dict[SuiteRow, str]:
+    """Row -> the reason why the suite leaves it out, for the rows that are left out."""
+    with_store = options_with_store()
+    reasons = {row: reason_to_leave_out(workload, row, run.scope, with_store) for row in rows}
+    return {row: reason for row, reason in reasons.items() if reason}
+
+
 def _reasons_if_none_runs(requests: Mapping[SuiteRow, JobRequest]) -> dict[SuiteRow, str]:
-    """The reason for each row, if none of the requests can run here; empty if one can."""
+    """Row -> the reason why its job can't run on this machine; empty if any of the jobs can."""
     from fastloop.sweep.early_check import UNSUPPORTED, reason_against
 
     # A sweep in which no job can run ends without a result, and would end the suite.
@@ -145,20 +147,21 @@ def _reasons_if_none_runs(requests: Mapping[SuiteRow, JobRequest]) -> dict[Suite
 
 
 def _measure_requests(
-    workload: SuiteWorkload, requests: Sequence[JobRequest], folder: Path
-) -> dict[str, Result]:
-    """Measure the requests that have no final result in the folder; returns all final results by
-    the hash of the configuration.
+    run: SuiteRun, workload: SuiteWorkload, requests: Mapping[SuiteRow, JobRequest]
+) -> dict[SuiteRow, Result]:
+    """Measure the requests by a sweep, unless the workload's folder has all final results.
 
-    Raises UsageError if nothing could be measured.
+    Returns row -> final result, for each row that has one. Raises UsageError if nothing could be
+    measured.
     """
     from fastloop.processes.signals import exit_if_signalled
     from fastloop.sweep.measure import measure
 
+    folder = run.folder_of(workload)
     found = _final_results(requests, folder)
-    if not {config_hash(each) for each in requests} <= found.keys():
+    if len(found) < len(requests):
         print(f"\n{workload.name}: {workload.title}", flush=True)
-        measure(requests)
+        measure([*requests.values()])
         exit_if_signalled()
         found = _final_results(requests, folder)
     if requests and not found:
@@ -167,23 +170,24 @@ def _measure_requests(
 
 
 def _requests(
-    run: SuiteRun, workload: SuiteWorkload, rows: Sequence[SuiteRow], folder: Path
+    run: SuiteRun, workload: SuiteWorkload, rows: Sequence[SuiteRow]
 ) -> dict[SuiteRow, JobRequest]:
     """The request of each row's job.
 
-    The requests resume the sweep that the folder holds if it has one of these jobs. Otherwise each
-    job gets a new folder.
+    If the workload's folder has a result of one of these jobs, the requests resume the sweep in
+    that folder. Otherwise the jobs get new folders, and earlier results stay in theirs.
     """
-    in_folder = {result.tags.get("config_hash") for result in _results(folder)}
-    if not in_folder:
-        return _compose(run, workload, rows, folder, run.changes)
+    folder = run.folder_of(workload)
+    earlier = {result.tags.get("config_hash") for result in _results(folder)}
+    if not earlier:
+        return _compose(run, workload, rows, run.changes)
     # A job that failed is not run again: the suite reports its reason.
-    changes = (*run.changes, f"resume={quote(str(folder))}", "retry_failed=false")
-    requests = _compose(run, workload, rows, folder, changes)
-    if not in_folder.isdisjoint(map(config_hash, requests.values())):
+    resuming = (*run.changes, f"resume={quote(str(folder))}", "retry_failed=false")
+    requests = _compose(run, workload, rows, resuming)
+    if not earlier.isdisjoint(map(config_hash, requests.values())):
         return requests
-    # The folder has only other jobs, such as those of other loaders. They keep their folders.
-    requests = _compose(run, workload, rows, folder, run.changes)
+    # The folder has only other jobs, such as those of other loaders, which keep their folders.
+    requests = _compose(run, workload, rows, run.changes)
     return {
         row: replace(request, folder=folder / f"{number}-{os.getpid()}")
         for number, (row, request) in enumerate(requests.items())
@@ -191,48 +195,56 @@ def _requests(
 
 
 def _compose(
-    run: SuiteRun,
-    workload: SuiteWorkload,
-    rows: Sequence[SuiteRow],
-    folder: Path,
-    changes: Sequence[str],
+    run: SuiteRun, workload: SuiteWorkload, rows: Sequence[SuiteRow], changes: Sequence[str]
 ) -> dict[SuiteRow, JobRequest]:
-    """Compose the request of each row's job with these changes. Raises UsageError for a wrong
-    override."""
+    """Compose the request of each row's job with these changes.
+
+    Raises UsageError for a wrong override.
+    """
     jobs = [overrides_of(workload, row, run.scope, changes) for row in rows]
     with usage_errors():
-        requests = compose_requests(jobs, folder) if jobs else []
+        requests = compose_requests(jobs, run.folder_of(workload)) if jobs else []
     return dict(zip(rows, requests, strict=True))
 
 
-def _final_results(requests: Sequence[JobRequest], folder: Path) -> dict[str, Result]:
-    """Hash of the configuration -> the final result in the folder, for each request that has one.
+def _final_results(requests: Mapping[SuiteRow, JobRequest], folder: Path) -> dict[SuiteRow, Result]:
+    """Row -> the final result in the folder, for each row that has one."""
+    results = {result.tags.get("config_hash"): result for result in _results(folder)}
+    found = {row: results.get(config_hash(request)) for row, request in requests.items()}
+    return {
+        row: result for row, result in found.items() if result and _is_final(result, requests[row])
+    }
 
-    A result of other code, other versions or fewer trials is left out.
-    """
+
+def _is_final(result: Result, request: JobRequest) -> bool:
+    """True if the request's job, of which this is a result, need not be measured again."""
+    if result.status not in FINAL_STATUSES:
+        return False
+    # A job that was asked for the same number of trials may have fewer, because the setting
+    # `seconds` limits the time of the rounds.
+    has_all_trials = (
+        result.status == "FAILED"
+        or result.params.get("trials") == request.job.trials
+        or len(result.trials) >= request.job.most_trials
+    )
+    return has_all_trials and _is_of_present_code(result, request)
+
+
+def _is_of_present_code(result: Result, request: JobRequest) -> bool:
+    """True if the result comes from the present code, with the present versions of packages."""
     from fastloop.sweep.environment_facts import describe_environment
 
-    results = {result.tags.get("config_hash"): result for result in _results(folder)}
-    final = {}
-    for request in requests:
-        key = config_hash(request)
-        here = describe_environment(request.launcher)
-        result = results.get(key)
-        if result is None or result.status not in FINAL_STATUSES:
-            continue
-        there = result.environment
-        trials = request.job.trials
-        is_same = all(there.get(name) == here[name] for name in ("code", "versions", "python"))
-        # `seconds` may have ended the rounds before the last trial that was asked for.
-        has_all = result.status == "FAILED" or result.params.get("trials") == trials
-        has_all = has_all or len(result.trials) >= request.job.most_trials
-        # A job that is unsupported may end before its environment is described.
-        if has_all and (is_same or not there):
-            final[key] = result
-    return final
+    # An unsupported job may end before its environment is described, which is empty then.
+    if not result.environment:
+        return True
+    here = describe_environment(request.launcher)
+    return all(
+        result.environment.get(each) == here[each] for each in ("code", "versions", "python")
+    )
 
 
 def _results(folder: Path) -> list[Result]:
     """All results of the folder."""
-    # load_results is not used, as it leaves out a job of the same name, such as one of other data.
+    # load_results is not used: of two jobs with the same name, such as those of different data, it
+    # leaves out one.
     return [load_result(path, "suite") for path in sorted(folder.glob(f"*/{RESULT_FILE}"))]

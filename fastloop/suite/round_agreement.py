@@ -1,5 +1,8 @@
-"""Compare two rounds of one machine: do they rank the loaders alike, and how far do their ratios
-differ?"""
+"""Compare two rounds of the suite on one machine: the ranks of the loaders, and their ratios.
+
+A row is one loader with one configuration in a workload. The ratio of a row is the row's seconds,
+relative to the seconds of the other rows of its workload.
+"""
 
 from __future__ import annotations
 
@@ -19,6 +22,7 @@ class ComparedRow:
     """A row of a workload with the figures of both rounds."""
 
     label: str
+    """The name of the row: its loader and configuration."""
     ranks: tuple[int, int]
     """The row's rank in each round."""
     seconds: tuple[float, float]
@@ -27,7 +31,7 @@ class ComparedRow:
 
 @dataclass(frozen=True, kw_only=True)
 class Agreement:
-    """Figures for how far two rounds agree, over the rows of several workloads."""
+    """Figures on the agreement of two rounds, over the rows of several workloads."""
 
     rows: int
     """The number of rows that both rounds rank."""
@@ -38,9 +42,9 @@ class Agreement:
     kept_pairs: float
     """Share of the pairs of rows of a workload that are not ranked in opposite orders."""
     close_ratios: float
-    """Share of rows with ratios that differ by at most CLOSE."""
+    """Share of rows with ratios that differ by at most CLOSE between the rounds."""
     median_change: float
-    """Median of the factors, of at least 1, by which ratios differ."""
+    """Median of the factors, of at least 1, by which ratios differ between the rounds."""
     large_change: float
     """The 90th percentile of these factors."""
 
@@ -67,13 +71,16 @@ def rows_of_both(rounds: Sequence[SuiteFile], workload: str) -> list[ComparedRow
 
 
 def groups_of_both(rounds: Sequence[SuiteFile]) -> dict[str, list[ComparedRow]]:
-    """Name of a workload -> the rows that both rounds rank; without workloads that have none."""
+    """Name of a workload -> the rows that both rounds rank; workloads without rows are left out."""
     found = {each.name: rows_of_both(rounds, each.name) for each in rounds[0].workloads}
     return {name: rows for name, rows in found.items() if rows}
 
 
 def find_agreement(groups: Sequence[Sequence[ComparedRow]]) -> Agreement:
-    """Compute the agreement of these workloads together; raises ValueError without a row."""
+    """Compute the agreement over all rows of these workloads.
+
+    groups: the rows of each workload. Raises ValueError if there is no row.
+    """
     rows = [row for group in groups for row in group]
     if not rows:
         raise ValueError("groups: no row; allowed: at least one")
@@ -94,8 +101,8 @@ def find_agreement(groups: Sequence[Sequence[ComparedRow]]) -> Agreement:
 def _ratio_changes(rows: Sequence[ComparedRow]) -> list[float]:
     """The factors, of at least 1, by which the rows' ratios differ between the rounds.
 
-    Ratios are relative to the median row. A ratio to the fastest row would change with the noise of
-    that one row.
+    The usual change of seconds, the median over the rows, is divided out. If the change of the
+    fastest row were divided out, the noise of that row would affect all factors.
     """
     changes = [row.seconds[1] / row.seconds[0] for row in rows]
     usual = statistics.median(changes)

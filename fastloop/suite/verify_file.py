@@ -1,5 +1,9 @@
-"""Check that the fields of a suite's file match their seals (digests), and that its figures follow
-from the windows (timed parts of trials)."""
+"""Check that a suite's file is as it was written.
+
+Each raw field has a seal, a digest by which an alteration shows. The figures are computed again
+from the windows, the timed parts of trials. A cell is the entry of one loader with one
+configuration in one workload.
+"""
 
 from __future__ import annotations
 
@@ -19,22 +23,25 @@ from fastloop.suite.suite_file import (
 )
 
 TOLERANCE = 1e-9
-"""Relative difference of a figure that other versions of numpy may cause."""
+"""Relative difference that is allowed between a figure and its recomputed value. Another version of
+numpy may cause such a difference."""
 
 
 def find_problems(document: SuiteFile) -> list[str]:
-    """Find each field that was altered, or that does not follow from the windows; returns a line
-    for each.
+    """A line for each field that was altered, contradicts another field, or is a wrong figure.
 
-    The lines begin with the fields' paths. There are none if the file is as it was written.
+    A line begins with the path of the field. The list is empty if the file is as it was written.
     """
     problems = [*_broken_seals(document), *_contradictions(document), *_wrong_figures(document)]
-    # The file may come from anybody, and a terminal would obey control characters in it.
+    # The file may come from anybody. A terminal would obey control characters in its text.
     return [*map(printable_line, problems)]
 
 
 def check_file(document: SuiteFile, name: str) -> None:
-    """Raise UsageError, with the first altered field, unless the file is as it was written."""
+    """Raise UsageError, with the first problem, unless the file is as it was written.
+
+    name: the name of the file in the message.
+    """
     if problems := find_problems(document):
         more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
         raise UsageError(f"{name}: {problems[0]}{more}")
@@ -45,7 +52,7 @@ def _wrong_figures(document: SuiteFile) -> list[str]:
     problems: list[str] = []
     try:
         again = with_figures(document)
-    # An altered window may end before it begins, or last forever: it has no figures.
+    # An altered window may end before it begins, or last forever. Then no figures can be computed.
     except (ValueError, ArithmeticError, LookupError) as error:
         return [f"cells: figures can't be recomputed: {error}"]
     for given, computed in zip(document.workloads, again.workloads, strict=True):
@@ -59,7 +66,7 @@ def _wrong_figures(document: SuiteFile) -> list[str]:
 
 
 def _broken_seals(document: SuiteFile) -> list[str]:
-    """A line for each field that differs from the sealed one, with its path."""
+    """A line for each field of the file, and of its cells, that does not match its seal."""
     lines = _differences("", document.seals, seals_of_head(document))
     for cell in document.cells:
         lines += _differences(f"cells[{cell_name(cell)}].", cell.seals, seals_of_cell(cell))
@@ -67,9 +74,10 @@ def _broken_seals(document: SuiteFile) -> list[str]:
 
 
 def _differences(prefix: str, sealed: dict[str, str], found: dict[str, str]) -> list[str]:
-    """A line for each path with a seal that differs from the one computed now, or is missing.
+    """A line for each path with a seal that is missing, or differs from the seal computed now.
 
-    prefix: text before each path. sealed: the seals of the file. found: those computed now.
+    prefix: text before each path. sealed: path -> seal in the file. found: path -> seal computed
+    now.
     """
     paths = dict.fromkeys((*sealed, *found))
     broken = [path for path in paths if sealed.get(path) != found.get(path)]
@@ -77,7 +85,10 @@ def _differences(prefix: str, sealed: dict[str, str], found: dict[str, str]) -> 
 
 
 def _compare_figures(path: str, given: Figures | None, computed: Figures | None) -> list[str]:
-    """A line for each figure that differs from the computed one."""
+    """A line for each figure of a cell that differs from the computed one.
+
+    path: of the cell's figures. given, computed: None: the cell has no figures.
+    """
     if given is None or computed is None:
         return [] if given == computed else [_line(path, given, computed)]
     expected = values_of(computed, ())
@@ -106,7 +117,7 @@ def _contradictions(document: SuiteFile) -> list[str]:
 
 
 def _agree(given: Any, computed: Any) -> bool:
-    """True if the values are equal, or differ by no more than rounding."""
+    """True if the values are equal, or if floats in them differ by at most TOLERANCE."""
     if isinstance(given, float) and isinstance(computed, float):
         return math.isclose(given, computed, rel_tol=TOLERANCE)
     if isinstance(given, list) and isinstance(computed, list):

@@ -79,6 +79,10 @@ class SuiteWorkload:
     rows: tuple[SuiteRow, ...] = ()
     """The only rows of this workload; empty: every loader with defaults, and the rows of TUNED."""
 
+    def overrides_in(self, scope: Scope) -> tuple[str, ...]:
+        """The workload's overrides in this scope."""
+        return (*self.overrides, *(self.quick if scope == "quick" else ()))
+
 
 WORKLOADS = (
     SuiteWorkload(
@@ -215,10 +219,10 @@ def overrides_of(
 
     changes: overrides of this command, which come last.
     """
-    quick = workload.quick if scope == "quick" else ()
+    of_workload = workload.overrides_in(scope)
     overrides = [
         f"loader={row.loader}",
-        *(*COMMON, *OF_SCOPE[scope], *workload.overrides, *quick, *row.overrides, *changes),
+        *(*COMMON, *OF_SCOPE[scope], *of_workload, *row.overrides, *changes),
     ]
     return [*{each.partition("=")[0]: each for each in overrides}.values()]
 

@@ -1,4 +1,4 @@
-"""Checks of the arguments of `bench`, `bench_all`, `explain` and `tune` for a user's loaders."""
+"""Check the arguments of `bench`, `bench_all`, `explain` and `tune` for a user's loaders."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from fastloop.trial.job_settings import MIN_WINDOW_S
 
 
 def check_trials(trials: Trials) -> None:
-    """Raise ValueError for anything but `auto` and a whole number from 1 on."""
+    """Raise ValueError unless `trials` is `auto` or a whole number of at least 1."""
     if trials == AUTO:
         return
     if not (isinstance(trials, Integral) and trials >= 1):
@@ -23,20 +23,26 @@ def check_trials(trials: Trials) -> None:
 
 
 def check_step(step: Any) -> None:
-    """Raise TypeError for anything but a function; None stands for no step."""
+    """Raise TypeError unless `step` is a function of a batch, or None for no step."""
     if step is not None and not callable(step):
         raise TypeError(f"step={short_repr(step)}: allowed is a function of a batch")
 
 
 def check_numbers(**numbers: int | None) -> None:
-    """Raise ValueError for anything but a whole number from 1 on; None stands for no number."""
+    """Raise ValueError unless each number is a whole number of at least 1, or None.
+
+    numbers: the values by the name of the argument, which the error message contains.
+    """
     for name, number in numbers.items():
         if number is not None and not (isinstance(number, Integral) and number >= 1):
             raise ValueError(f"{name}={number!r}: allowed is 1 or more")
 
 
 def check_seconds(seconds: float | None, min_window_s: float = MIN_WINDOW_S) -> None:
-    """Raise ValueError for times that `bench`, `bench_all` and `explain` can't keep."""
+    """Raise ValueError for an invalid time limit or an invalid minimum length of a window.
+
+    seconds: the time limit, more than 0; None: not given. min_window_s: in seconds, 0 or more.
+    """
     if seconds is not None and not (isinstance(seconds, Real) and seconds > 0):
         raise ValueError(f"seconds={seconds!r}: allowed is more than 0")
     if not (isinstance(min_window_s, Real) and 0 <= min_window_s < math.inf):
@@ -44,7 +50,7 @@ def check_seconds(seconds: float | None, min_window_s: float = MIN_WINDOW_S) -> 
 
 
 def check_no_dataset(loader: object) -> None:
-    """Raise ValueError for a map-style Dataset of torch: its items are samples, not batches."""
+    """Raise ValueError if `loader` is a map-style Dataset, which yields samples, not batches."""
     if isinstance(loader, Dataset) and not isinstance(loader, IterableDataset):
         allowed = "pass DataLoader(dataset, batch_size=...)"
         raise ValueError(

@@ -22,7 +22,7 @@ from fastloop.core.result import Attribution, Result, measurements
 from fastloop.core.tracked_metrics import metrics
 from fastloop.data.decoder_agreement import COMPARED_SAMPLES, TOLERANCE
 from fastloop.reporting.comparable import brings_data, delivers_same
-from fastloop.reporting.outcome_sentences import describe_shuffling, shuffles_less
+from fastloop.reporting.shuffling_quality import describe_shuffling, find_shuffling, shuffles_less
 from fastloop.sweep.job_config import LOADER_BATCH_SIZE
 from fastloop.trial.job import Job
 from fastloop.trial.page_cache import COLD_FRACTION
@@ -159,7 +159,7 @@ def cache_caveats(result: Result) -> list[str]:
 
 def shuffling_caveats(result: Result, others: Sequence[Result]) -> list[str]:
     """A caveat if the job shuffles less than another job with the same order setting."""
-    own = result.shadow.shuffling if result.shadow else None
+    own = find_shuffling(result)
     same_order = [each for each in others if each.params.get("order") == result.params.get("order")]
     if own and any(shuffles_less(result, other) for other in same_order):
         return [f"shuffles less: {describe_shuffling(own)}"]

@@ -24,7 +24,7 @@ from fastloop.reporting.version_changes import (
     needs_no_round,
     round_means,
 )
-from fastloop.reporting.version_text import find_other_samples
+from fastloop.reporting.version_outcome import find_other_samples
 from fastloop.sweep.progress import round_reports
 from fastloop.sweep.version_process import (
     BASE,
@@ -36,8 +36,8 @@ from fastloop.sweep.version_process import (
 )
 
 MOST_TRIALS_PER_ROUND = 8
-"""Maximum number of trials of each version in a round. A round's value is their mean: with eight
-trials, its noise is a third of a single trial's."""
+"""Maximum number of trials of each version in a round. The value of a round is the mean of its
+trials. With eight trials, the noise of the mean is a third of the noise of a single trial."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,9 +49,9 @@ class VersionComparison:
     new: Results
     """Results of the new version."""
     times: dict[tuple[str, str], RoundTimes]
-    """(job, benchmark) -> seconds per sample of both versions, a value for each round."""
+    """(job, benchmark) -> seconds per sample of both versions, with a value for each round."""
     changes: list[CostChange]
-    """The difference between the versions for each job and benchmark."""
+    """The change from the base version to the new one, for each job and benchmark."""
     rounds: int
     """Number of rounds that were measured."""
     trials_per_round: int
@@ -67,12 +67,12 @@ def compare_versions(
     fail_above: float,
     seconds: float,
 ) -> VersionComparison:
-    """Run trials of both versions until it is known whether the new one is slower, for at most
-    MOST_ROUNDS rounds or `seconds`.
+    """Run trials of both versions until it is known whether the new version is slower.
 
-    versions: by BASE and NEW. words: arguments of `fastloop run`. folder: a folder for each
-    version's results is made in it. fail_above: allowed regression in percent.
-    Raises UsageError if a version can't run the job.
+    The trials end after MOST_ROUNDS rounds, or after `seconds`. versions: BASE and NEW -> the
+    version. words: arguments of `fastloop run`. folder: receives a folder of results for each
+    version. fail_above: allowed regression in percent. Raises UsageError if a version can't run the
+    job.
     """
     start_ns = now_ns()
     with ExitStack() as stack:
@@ -82,15 +82,15 @@ def compare_versions(
             )
             for name, version in versions.items()
         }
-        # Both versions import, and prepare their data, at the same time.
+        # Both versions import their modules and prepare their data at the same time.
         for process in processes.values():
             process.receive()
-        # The first trial of a job compares its data, which takes time: it does not count.
+        # Trial 0 of a job also compares the job's data, which takes time. So it does not count.
         for process in processes.values():
             process.run_trial(0)
         base, new = processes[BASE].results(), processes[NEW].results()
         num_rounds, trials_per_round = 0, 1
-        # If the versions deliver different samples, their times can't be compared: none are
+        # If the versions deliver different samples, their times can't be compared. So no times are
         # measured.
         if comparable_jobs(base, new) and not find_other_samples(base, new):
             left_s = seconds - seconds_between(start_ns, now_ns())
@@ -114,7 +114,10 @@ def compare_versions(
 def _run_rounds(
     processes: Mapping[str, VersionProcess], fail_above: float, seconds: float
 ) -> tuple[int, int]:
-    """Run rounds until enough is known. Returns (rounds, trials of each version in a round)."""
+    """Run rounds until enough is known; returns (rounds, trials of each version in a round).
+
+    fail_above: allowed regression in percent. seconds: time limit of all rounds.
+    """
     trials_per_round = 1
     done = 0
     most = MOST_ROUNDS * MOST_TRIALS_PER_ROUND
@@ -125,7 +128,7 @@ def _run_rounds(
         for number, order in within(numbered, seconds):
             for name in order:
                 processes[name].run_trial(number)
-            # The time of one trial of both versions shows how many trials a round has time for.
+            # The time of trial 1 of both versions shows how many trials fit into a round.
             if number == 1:
                 trials_per_round = _count_trials(seconds_between(begun_ns, now_ns()), seconds)
             # A round is complete after this many trials of each version.
@@ -160,8 +163,10 @@ def comparable_jobs(base: Results, new: Results) -> list[str]:
 def round_times(
     base: Results, new: Results, num_rounds: int, trials_per_round: int
 ) -> dict[tuple[str, str], RoundTimes]:
-    """(job, benchmark) -> seconds per sample of both versions: the geometric mean of the trials of
-    each round."""
+    """(job, benchmark) -> seconds per sample of both versions in each round.
+
+    The value of a round is the geometric mean of its trials. Empty if no round was measured.
+    """
     if not num_rounds:
         return {}
     numbers = range(1, 1 + num_rounds * trials_per_round)

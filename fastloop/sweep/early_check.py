@@ -51,7 +51,8 @@ NUM_CHECKED = 16
 def check_requests(requests: Sequence[JobRequest]) -> None:
     """Check the settings of each job, and a few samples of each dataset.
 
-    Raises UsageError if no job could run. If some can't, prints a line with the reason for each.
+    Raises UsageError if no job can run. If only some can't, prints a line with the reason for each
+    of these.
     """
     checked: dict[str, str] = {}
     reasons: dict[str, str] = {}
@@ -78,7 +79,8 @@ def reason_against(job: Job, launcher: Launcher) -> str:
 def _reason(request: JobRequest, checked: dict[str, str]) -> str:
     """The reason why this job can't run; empty if none is known.
 
-    checked: reasons of the datasets that were checked before; this job's dataset is added.
+    checked: dataset -> the reason why jobs with it can't run, or empty; this job's dataset is
+    added.
     """
     job, launcher = request.job, request.launcher
     if reason := reason_against(job, launcher):
@@ -87,7 +89,7 @@ def _reason(request: JobRequest, checked: dict[str, str]) -> str:
     environment = environment_for(job.requirements)
     if environment is not None and not environment.is_built:
         return ""
-    # If the collate defines the samples, they are known only once it has made them.
+    # If the collate defines the samples, they are not known before the collate has made them.
     if traits_of(CollateTraits, job.collate).defines_samples:
         return ""
     key = repr((job.dataset, job.collate.tolerant))
@@ -101,17 +103,19 @@ def _reason(request: JobRequest, checked: dict[str, str]) -> str:
 
 
 def check_within(limit_s: float, dataset: Dataset, tolerant: bool = False) -> None:
-    """Check samples as `check_samples` does; raises TimeLimit if no sample is read for `limit_s`
-    seconds."""
+    """Check samples as `check_samples` does, within a time limit.
+
+    Raises TimeLimit if no sample is read for `limit_s` seconds.
+    """
     with limit_preparation(dataset, limit_s):
         check_samples(dataset, tolerant)
 
 
 def check_samples(dataset: Dataset, tolerant: bool = False) -> None:
-    """Fetch the dataset and collate 16 of its samples; only fetching writes files.
+    """Fetch the dataset and collate NUM_CHECKED of its samples; only fetching writes files.
 
-    tolerant: samples that can't be decoded are left out. Raises the BadData, Unsupported or OSError
-    that preparing the dataset would raise for these samples.
+    tolerant: True: samples that can't be decoded are left out. Raises the BadData, Unsupported or
+    OSError that preparing the dataset would raise for these samples.
     """
     # A streaming dataset has no samples before its loader is measured.
     if isinstance(dataset, StreamingDataset):
@@ -130,10 +134,11 @@ def check_samples(dataset: Dataset, tolerant: bool = False) -> None:
 def refuse_unfit_model(request: JobRequest) -> None:
     """Raise JobFailed if the model of the job can't take the samples of its dataset.
 
-    Preparing the data reads all of it; one sample shows whether a model can take it.
+    One sample shows this before all samples are read to prepare the data.
     """
     environment = environment_for(request.job.requirements)
-    # Libraries of an environment that is built later may be needed to read the sample.
+    # The sample may be readable only with libraries of the job's environment, so nothing is checked
+    # if the environment is built later.
     if environment is None or environment.is_built:
         request.launcher.call(check_model_input, request.job)
 
@@ -141,9 +146,11 @@ def refuse_unfit_model(request: JobRequest) -> None:
 def check_model_input(job: Job) -> None:
     """Fetch the dataset, and raise Unsupported if the job's model can't take its first sample.
 
-    Raises TimeLimit if no sample is read for `trial_timeout_s`. Nothing is checked without a model,
-    for streams, crops and samples of several lengths, if the user's code makes the batches, or if a
-    device other than the CPU transforms them.
+    Raises TimeLimit if no sample is read for `trial_timeout_s`. Nothing is checked:
+    - without a model
+    - for streams, crops and samples of several lengths
+    - if the user's code makes the batches, or a collate defines the samples
+    - if a device other than the CPU transforms the batches
     """
     if not _can_check_model(job):
         return
@@ -152,8 +159,7 @@ def check_model_input(job: Job) -> None:
 
 
 def _can_check_model(job: Job) -> bool:
-    """True if a benchmark runs a model, and the first sample shows whether the model can take the
-    samples."""
+    """True if a benchmark runs a model, and the first sample shows if the model takes samples."""
     if not any(map(runs_model, job.benchmark.values())):
         return False
     makes_batches = traits_of(LoaderTraits, job.loader).is_user_code
@@ -186,6 +192,7 @@ def _check_first_sample(job: Job) -> None:
 
 
 def _is_transformed(job: Job, where: Literal["worker", "device"]) -> bool:
+    """True if the job transforms samples in this place: in a worker, or on the device."""
     is_identity = traits_of(TransformTraits, job.transform).is_identity
     return not is_identity and job.transform.where == where
 

@@ -1,7 +1,7 @@
-"""Explain each job of a sweep, after its last round, with explain=true.
+"""Explain each job of a sweep after the last round, if explain=true.
 
-The function that explains a job is in fastloop/explain/, which imports this folder. So it can't be
-imported here, and the caller passes it in.
+The function that explains a job is in fastloop/explain/, which imports this folder. The function
+can't be imported here, so the caller passes it in.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from fastloop.sweep.progress import Progress
 from fastloop.trial.job import Job
 
 ExplainJob = Callable[[SweepJob, Callable[[str], None]], Explanation]
-"""(job, begin_step) -> its explanation; calls begin_step with the name of each step as it begins.
-Raises UsageError, Unsupported or JobFailed for a job that can't be explained."""
+"""A function (job, begin_step) -> the job's explanation. It calls begin_step with the name of each
+step that begins, and raises UsageError, Unsupported or JobFailed if it can't explain the job."""
 
 CAVEAT = "not explained"
 """Beginning of the caveat of a job that could not be explained."""
@@ -30,7 +30,10 @@ CAVEAT = "not explained"
 def explain_all(
     states: Sequence[JobState], explain_job: ExplainJob | None, progress: Progress
 ) -> None:
-    """Record the explanation of each job that has none, or the reason why it can't be explained."""
+    """Record the explanation of each job that has none, or the reason why it can't be explained.
+
+    explain_job: explains a job; None: Hydra's launcher can't, and the recorded reason says so.
+    """
     for state in states:
         if state.is_running and state.result.explanation is None:
             _explain(state, explain_job, progress)
@@ -50,7 +53,7 @@ def _explain(state: JobState, explain_job: ExplainJob | None, progress: Progress
         explanation = explain_job(state.entry, begin_step)
     except (UsageError, Unsupported, JobFailed) as error:
         state.unexplained = str(error)
-    # The trials are valid, whatever goes wrong in the explanation.
+    # The trials stay valid, even if the explanation fails with an unexpected error.
     except Exception as error:
         state.unexplained = error_line(error)
         write_text(state.entry.folder / DETAILS, traceback.format_exc())
@@ -76,5 +79,8 @@ def lacks_explanation(result: Result) -> bool:
 
 
 def num_explain_steps(job: Job, tries: int) -> int:
-    """Approximate number of steps that explaining a job begins."""
+    """Approximate number of steps in which a job is explained.
+
+    tries: number of changes that are tried.
+    """
     return num_passes(job.most_trials, tries, job.device)

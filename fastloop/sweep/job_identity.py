@@ -24,8 +24,8 @@ NON_IDENTITY = ("trials", "trial_timeout_s", "build_environment")
 environment."""
 ROOT = ".root"
 """Suffix of the names of settings that are folders. A default folder is below the outputs folder,
-and does not distinguish trials. A folder that the command names does, as it may be on another
-disk."""
+and does not distinguish trials. A folder that the command names may be on another disk, and so
+distinguishes trials."""
 
 
 def config_hash(request: JobRequest) -> str:
@@ -36,7 +36,8 @@ def config_hash(request: JobRequest) -> str:
 def _identity(request: JobRequest) -> dict[str, str]:
     """The settings that distinguish a trial from others, by dotted name."""
     values = flatten(job_config(request.config))
-    # The launcher is no setting of the job, but the number of its processes changes a trial.
+    # The launcher is no part of the job's configuration, but the number of its processes changes a
+    # trial.
     if (size := request.launcher.world_size) > 1:
         values |= {"world_size": size, "backend": request.config["launcher"]["backend"]}
     named = {override.lstrip("+").partition("=")[0] for override in request.overrides}
@@ -74,7 +75,7 @@ def trial_key(result: Result, job: Job, prepared: PreparedData) -> str:
         result.tags["config_hash"],
         prepared.fingerprint,
         [machine[name] for name in machine_fields],
-        # fastloop's own code is in `code`; an option may be a user's code.
+        # The field `code` covers fastloop's own code, but an option may be code of a user.
         [source_fingerprint(option) for option in options],
         [file_fingerprint(path) for path in order_files],
     )

@@ -1,5 +1,8 @@
-"""Show the progress of a measurement: a bar on a terminal, elsewhere a line for each finished
-round."""
+"""Show the progress of a measurement by a bar on a terminal, and by lines elsewhere.
+
+A step is a piece of the measurement with a name, such as a trial of a job. A round has several
+steps. Lines are printed for finished rounds, or for steps that begin.
+"""
 
 from __future__ import annotations
 
@@ -23,15 +26,16 @@ BAR = "{percentage:3.0f}%|{bar:10}| {n_fmt}/{total_fmt} [{elapsed}<{remaining}] 
 BAR_WIDTH = 48
 """Maximum number of columns of the bar and its figures, without the step's name."""
 START_WIDTH = 14
-"""Number of characters that are kept at the start of a name that is cut: `trial 12 of ra`."""
+"""Number of characters that are kept at the start of a cut name, as in `trial 12 of ra`."""
 LONG_S = 60.0
 """A measurement that will take at least these seconds announces its time before the first round."""
 LINE_INTERVAL_S = 10.0
 """Minimum seconds between two lines of `round_reports`, `share_reports` or `_step_lines`."""
 TICK_S = 1.0
-"""Seconds between two drawings of a bar: its clock goes on while a step lasts. A drawing takes
-about 0.1 ms of the command's process; trials have their own processes."""
+"""Seconds between two drawings of a bar, so that its clock moves during a long step. A drawing
+takes about 0.1 ms in the command's process, and trials run in other processes."""
 PERCENT = 100
+"""The length of a bar that shows a percentage."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,7 +54,7 @@ class Progress:
     """Called with the results and the seconds of the command's stages, once nothing more is
     measured and before the results are logged."""
     close: Callable[[], None] = lambda: None
-    """Called before other lines are printed: removes the bar."""
+    """Called before other lines are printed, to remove the bar."""
 
 
 class _Spacing:
@@ -62,7 +66,7 @@ class _Spacing:
     def is_due(self) -> bool:
         """True if LINE_INTERVAL_S have passed since the last line, or since the start.
 
-        If it returns True, the present time is that of the last line for later calls.
+        A call that returns True makes the present time that of the last line.
         """
         if seconds_between(self.last_ns, now_ns()) < LINE_INTERVAL_S:
             return False
@@ -71,7 +75,9 @@ class _Spacing:
 
 
 class _Bar(tqdm):
-    # 0 starts no monitor thread of tqdm, which would never end; `_ticking` redraws each bar.
+    """A bar of tqdm that `_ticking` redraws."""
+
+    # With 0, tqdm does not start its monitor thread, which would never end.
     monitor_interval = 0
 
 
@@ -107,13 +113,14 @@ def _ticking(
 
 @contextmanager
 def show_progress(num_steps: int, label: str = "") -> Iterator[Progress]:
-    """Show a bar with a clock and the remaining time if stderr is a terminal, else a line for each
-    round.
+    """Show a bar if stderr is a terminal, or else print a line for each round.
 
-    Yields the functions that the sweep calls as it proceeds.
+    The bar has a clock and the remaining time. Yields the functions that the sweep calls as it
+    proceeds.
 
-    num_steps: approximate number of all steps; `expect_steps` and further steps correct it.
-    label: for a command without rounds, the word before a line about its steps, see _step_lines.
+    num_steps: approximate number of all steps; `expect_steps` replaces this estimate.
+    label: for a command without rounds, the first word of the lines about its steps, see
+    _step_lines; empty: the command has rounds.
     """
     # A log or a pipe would get every drawing of a bar as a line.
     if not sys.stderr.isatty():
@@ -140,7 +147,10 @@ def show_progress(num_steps: int, label: str = "") -> Iterator[Progress]:
 
 
 def _step_lines(num_steps: int, label: str) -> Progress:
-    """A progress that prints a line as a step begins, at most one in LINE_INTERVAL_S."""
+    """A Progress that prints a line as a step begins, at most one in LINE_INTERVAL_S.
+
+    num_steps: approximate number of all steps. label: the first word of each line.
+    """
     spacing = _Spacing()
     begun, total = 0, num_steps
 
@@ -166,7 +176,7 @@ def show_budget(share: Callable[[], float]) -> Iterator[Progress]:
 
     The bar shows the percentage of the budget that has been spent.
 
-    share: the share of the budget that has been spent, from 0.
+    share: returns the share of the budget that has been spent; more than 1 is shown as 100 %.
     """
     if not sys.stderr.isatty():
         yield _LINES
@@ -194,10 +204,13 @@ def _name_step(bar: Any, step: str) -> None:
 def round_line(
     title: str, start_ns: int, done: int, left: int, limit_s: float | None = None
 ) -> str:
-    """The round's title with the time since `start_ns`, and the time that the steps left will take
-    if each takes as long as the mean of the steps done.
+    """A line with the title, the elapsed time, and the time that the remaining steps will take.
 
-    limit_s: time after `start_ns` from which no further step begins; None: there is no limit.
+    Each remaining step is expected to take as long as the mean of the finished steps.
+
+    start_ns: start of the measurement. done, left: numbers of finished steps, at least 1, and of
+    remaining ones. limit_s: seconds after `start_ns` from which no further step begins; None: there
+    is no limit.
     """
     elapsed_s = seconds_between(start_ns, now_ns())
     left_s = elapsed_s / done * left
@@ -216,8 +229,8 @@ def round_reports(
     The function moves a bar on a terminal or in a notebook. Elsewhere it prints a line, at most one
     in LINE_INTERVAL_S; short measurements print nothing.
 
-    label: the word before the rounds, such as `bench`. limit_s: time from which no further round
-    begins; None: there is no limit.
+    rounds: number of rounds. label: the first word of a line, such as `bench`. limit_s: seconds
+    after the call from which no further round begins; None: there is no limit.
     """
     if shows_bars():
         with _round_bar(rounds, label) as bar:
@@ -237,9 +250,9 @@ def round_reports(
 
 
 def announce_rounds(label: str, rounds: int, round_s: float) -> None:
-    """Print to stderr how long the rounds of a measurement will take, if that is long.
+    """Print the expected time of all rounds of a measurement to stderr, if it is at least LONG_S.
 
-    round_s: about the time of a round. label: as for round_reports.
+    label, rounds: as for round_reports. round_s: approximate seconds of a round.
     """
     if rounds * round_s >= LONG_S:
         each = tqdm.format_interval(round_s)
@@ -254,7 +267,7 @@ def share_reports(label: str, share: Callable[[], float]) -> Iterator[Callable[[
 
     Yields a function to call with the name of each step as it begins.
 
-    share: the share of the budget that has been spent, from 0.
+    label: the first word of a line. share: as for show_budget.
     """
 
     def percent() -> int:
@@ -283,8 +296,8 @@ def share_reports(label: str, share: Callable[[], float]) -> Iterator[Callable[[
 def _round_bar(total: int, label: str, count: Callable[[], int] | None = None) -> Iterator[Any]:
     """A bar that ticks on a terminal, or a widget in a notebook.
 
-    count: the position of the bar on a terminal, asked for at each drawing; None: the bar moves
-    only by `update`.
+    total: length of the bar. count: returns the position of a bar on a terminal, and is called
+    before each drawing; None: the bar moves only by `update`.
     """
     if in_notebook():
         with auto_tqdm(total=total, desc=label, leave=False) as bar:
@@ -311,13 +324,15 @@ def cut_middle(text: str, width: int) -> str:
 
 
 def _write_line(line: str) -> None:
+    """Print the line to stderr, above the bar."""
     # print would tear the bar apart.
     tqdm.write(line, file=sys.stderr)
 
 
 def _print_line(line: str) -> None:
+    """Print the line to stderr, at once."""
     print(line, file=sys.stderr, flush=True)
 
 
 _LINES = Progress(end_round=_print_line, tell=_print_line)
-"""A progress that prints lines, for a log or a pipe."""
+"""A Progress that prints lines, for a log or a pipe."""

@@ -11,21 +11,24 @@ from fastloop.core.result import Result
 from fastloop.core.spans import now_ns, seconds_between
 
 ROUNDS = "rounds"
+"""Name of the stage in which the trials run."""
 START = "start"
+"""Name of the stage before the sweep: the start of the process, with its imports."""
 AROUND_WINDOWS = "processes, warm-ups, limits and comparing data around them"
 """Printed name of the part of the rounds outside of the timed windows."""
 
 
 class StageClock:
-    """Seconds of each stage of a sweep.
+    """A clock that measures the seconds of each stage of a sweep.
 
-    The first sweep of a process begins with the process, so that its imports count.
+    The clock of a process's first sweep starts with the process, so that the imports count.
     """
 
     _is_first: ClassVar[bool] = True
+    """True until this process has made a clock."""
 
     def __init__(self) -> None:
-        # A suite runs several sweeps: each later one begins now, and not with the process.
+        # A suite runs several sweeps in one process: the clocks of later sweeps start now.
         self._begun_ns = process_begun_ns() if StageClock._is_first else now_ns()
         StageClock._is_first = False
         self._seconds: dict[str, float] = {}
@@ -46,15 +49,17 @@ class StageClock:
 def describe_time(results: Sequence[Result], stages: Mapping[str, float]) -> str:
     """A line with the command's time so far, the time in timed windows, and the time of the rest.
 
-    stages: name of each stage -> its seconds, as `StageClock.stages` returns them.
+    results: those of all jobs. stages: name of each stage -> its seconds, as `StageClock.stages`
+    returns them.
     """
     rounds_s = stages.get(ROUNDS, 0.0)
-    # Trials of earlier sessions took none of this command's time. If it has run no trial, the
-    # latest session is an earlier one.
+    # A session is one run of the command. Results also have trials of earlier sessions, which took
+    # none of this command's time, so only the trials of the latest session count. If this command
+    # has run no trial, the latest session is an earlier one, and min() limits its time below.
     latest_ms = max((trial.session_ms for each in results for trial in each.trials), default=0)
     timed_s = min(rounds_s, sum(seconds_in_windows(each, latest_ms) for each in results))
     total_s = sum(stages.values())
-    # Rounds are timed windows and the work around them; a resumed sweep may have run none.
+    # The rounds consist of timed windows and of the work around these windows.
     rest = {name: seconds for name, seconds in stages.items() if name != ROUNDS}
     rest[AROUND_WINDOWS] = rounds_s - timed_s
     parts = [
@@ -67,9 +72,10 @@ def describe_time(results: Sequence[Result], stages: Mapping[str, float]) -> str
 
 
 def seconds_in_windows(result: Result, session_ms: int) -> float:
-    """Seconds of all timed windows of the job in one session, a run of the command.
+    """Seconds of the job's timed windows in one session.
 
-    session_ms: the time at which the session began, by which its trials are recognised.
+    session_ms: the start of the session in milliseconds since 1970, which each of its trials has
+    recorded.
     """
     return sum(
         seconds_between(measured.start_ns, measured.stop_ns)

@@ -24,24 +24,30 @@ class SweepTracker:
     """A sweep's tracker; after a failed call, all further calls do nothing.
 
     So the failure is reported once, and an unresponsive server delays a sweep only once.
+
+    sweep_folder: the folder of the sweep's results, from which a lost sweep can be tracked later.
     """
 
     def __init__(self, tracker: Tracker, sweep_folder: Path) -> None:
         self.tracker = tracker
         self.sweep_folder = sweep_folder
         self.is_lost = False
+        """True after a call of the tracker has failed."""
 
     def start(self, result: Result) -> str:
         """Start the job's run in the tracker, and return the run's id.
 
-        Empty if the tracker is lost or has no runs.
+        The id is empty if the tracker is lost or has no runs.
         """
         with self._report_failure():
             return "" if self.is_lost else self.tracker.start(result)
         return ""
 
     def finish(self, result: Result, folder: Path) -> bool:
-        """Log the result and end its run; True if the tracker has received all of it."""
+        """Log the result and end its run; returns True if the tracker has received everything.
+
+        folder: the job's folder, with the files that are logged, too.
+        """
         if self.is_lost or not result.run_id:
             return False
         with self._report_failure():
@@ -50,13 +56,16 @@ class SweepTracker:
         return False
 
     def attach(self, result: Result, paths: Sequence[Path]) -> None:
-        """Add files to the job's run that were written after its end."""
+        """Add files that were written after the end of the job's run to that run."""
         if not self.is_lost and result.run_id:
             with self._report_failure():
                 self.tracker.attach(result.run_id, paths)
 
     def where(self, sweep: str) -> str:
-        """A line with the place of the tracked sweep, or with the command that tracks it later."""
+        """A line with the place of the tracked sweep, or with the command that tracks it later.
+
+        sweep: the value of the tag `sweep` of the sweep's results.
+        """
         with self._report_failure():
             if not self.is_lost:
                 return self.tracker.where(sweep)

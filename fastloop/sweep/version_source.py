@@ -42,13 +42,16 @@ from fastloop.sweep.version_process import BASE, NEW, Version
 
 FASTLOOP = "fastloop"
 PACKAGE_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?")
+"""The form of the name of a package."""
 ALLOWED = (
     "a commit, tag or branch of this repository, a wheel, a folder, or with package=<name> a "
     "version such as 1.0.1"
 )
+"""The allowed values of `against=`, for messages."""
 NATIVE_SOURCES = Path("fastloop/fastloader/native")
 """Folder of the sources of fastloop's native parts, in a checkout of fastloop."""
 Kind = Literal["commit", "version", "wheel", "folder"]
+"""The kind of a value of `against=`; "version" is the number of a package's version."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,7 +66,7 @@ class VersionSource:
     commit: str = ""
     """The hash of the commit; empty for other kinds."""
     environment: Environment | None = None
-    """The environment that the jobs require; None if this process can import all that they
+    """The environment that the jobs require; None: this process can import all that the jobs
     require."""
 
     @property
@@ -77,10 +80,10 @@ class VersionSource:
 
 
 def find_source(against: str, package: str, here: Path) -> VersionSource:
-    """Find the version that `against=` names in this folder; nothing is built or checked out yet.
+    """Find the version that `against=` names; nothing is built or checked out yet.
 
-    package: the package of the version; empty: the version is one of the user's modules. Raises
-    UsageError, naming the allowed values.
+    package: the package of the version; empty: the version is one of the user's modules. here: the
+    working folder. Raises UsageError, with the allowed values, if there is no such version.
 
     >>> find_source("1.0.1", "webdataset", Path()).kind
     'version'
@@ -93,14 +96,16 @@ def find_source(against: str, package: str, here: Path) -> VersionSource:
     is_path = against.startswith((".", "/", "~"))
     if package and not is_path and _is_version(against):
         return VersionSource(kind="version", against=against, package=package)
-    # In a bare repository there are commits, but no working folder to compare with them.
+    # `find_repository` does not find a bare repository, which has no working folder to compare with
+    # its commits.
     repository = None if is_path else find_repository(here)
     if repository and (commit := find_commit(here, against)):
         return VersionSource(kind="commit", against=against, package=package, commit=commit)
     if _is_folder(path):
         return VersionSource(kind="folder", against=str(path), package=package)
-    # In a checkout of fastloop a number is a version of fastloop. Anywhere else it is more likely a
-    # mistyped tag, and another fastloop would be installed and compared in silence.
+    # In a checkout of fastloop a number is a version of fastloop. Anywhere else the number is more
+    # likely a mistyped tag, and is refused: otherwise another fastloop would be installed and
+    # compared in silence.
     is_number = _is_version(against)
     if is_number and repository and (repository / NATIVE_SOURCES).is_dir():
         return VersionSource(kind="version", against=against, package=FASTLOOP)
@@ -115,7 +120,7 @@ def find_source(against: str, package: str, here: Path) -> VersionSource:
 def with_requirements(source: VersionSource, requirements: Sequence[str]) -> VersionSource:
     """The version of a package, with the environment that jobs with these requirements need.
 
-    Raises UsageError if neither this process nor their environment has the package.
+    Raises UsageError if neither this process nor the environment of the jobs has the package.
     """
     needed = environment_for(requirements)
     package = source.package
@@ -124,8 +129,8 @@ def with_requirements(source: VersionSource, requirements: Sequence[str]) -> Ver
             hint = "allowed: a package that is, or that the options of the job require"
             raise UsageError(f"package={package}: it is not installed; {hint}")
         return source
-    # An environment that is not built yet may get the package as a dependency, but building it
-    # takes minutes, and a typing error should be reported at once.
+    # An environment that is not built yet may still get the package as a dependency. But building
+    # takes minutes, and a mistyped name should be reported at once, so the package is refused.
     is_known = version_of(package) or needed.is_built or _find_in(requirements, package)
     if not is_known:
         raise UsageError(
@@ -145,6 +150,7 @@ def _find_in(requirements: Sequence[str], package: str) -> str:
 
 
 def _path_of(text: str) -> Path:
+    """The path, with the user's home folder in place of ~."""
     # expanduser() fails for ~name if there is no such user.
     with suppress(RuntimeError):
         return Path(text).expanduser()
@@ -152,6 +158,7 @@ def _path_of(text: str) -> Path:
 
 
 def _is_folder(path: Path) -> bool:
+    """True for a folder; False also if the system can't look for the path."""
     # A name may be too long for the file system.
     with suppress(OSError):
         return path.is_dir()
@@ -186,8 +193,8 @@ def _is_version(text: str) -> bool:
 def open_versions(source: VersionSource, here: Path, folder: Path) -> Iterator[dict[str, Version]]:
     """Open both versions, by BASE and NEW: the version that `against=` names, and the present one.
 
-    here: the working folder. folder: below the outputs folder, for a worktree that ends with the
-    context. Raises UsageError if the version can't be made.
+    here: the working folder. folder: a path below the outputs folder for git's worktree of a
+    commit, which is removed at the end. Raises UsageError if the version can't be made.
     """
     repository = find_repository(here)
     if repository:
@@ -210,8 +217,9 @@ def _versions(source: VersionSource, here: Path, top: Path, tree: Path) -> dict[
     top: the folder that holds the user's code. tree: the folder that replaces `top` in the base.
     """
     if source.package:
-        # Folders of the main environment's .pth files are not passed on: the version's environment
-        # adds them by itself, after its own packages. If they came first, they would hide these.
+        # The version's environment itself adds the folders of the main environment's .pth files,
+        # after its own packages. They are not passed on, because they would then come first and
+        # hide these packages.
         return _package_versions(source, _import_path(here, ()), tree)
     return _code_versions(source, _import_path(here, sys.path), top.resolve(), tree.resolve())
 
@@ -244,7 +252,10 @@ def _package_versions(
 def _code_versions(
     source: VersionSource, path: tuple[str, ...], top: Path, tree: Path
 ) -> dict[str, Version]:
-    """Versions of the user's code: the installed packages are the same in both."""
+    """Versions of the user's code: the installed packages are the same in both.
+
+    path: the import path of the new version. top, tree: as for `_versions`.
+    """
     _keep_native_parts(source, top, tree)
     # Each folder of the path below `top` is replaced by the same folder below `tree`, including
     # those that an editable installation has added.
@@ -276,14 +287,19 @@ def _is_of_python(folder: Path) -> bool:
 
 
 _PREFIXES = {sys.prefix, sys.base_prefix}
+"""Folders of this environment, and of the Python from which the environment was made."""
 
 
 def _is_below(folder: str, top: Path) -> bool:
+    """True for `top` itself and for all folders inside it."""
     return Path(folder).is_relative_to(top)
 
 
 def _build_package(source: VersionSource, path: Sequence[str], tree: Path) -> Version:
-    """Build the version of a package, in an environment of its own."""
+    """Build the version of a package that `against=` names, in an environment of its own.
+
+    path: the import path of the user's code. tree: the wheel or the folder of the package.
+    """
     is_own = canonicalize_name(source.package) == FASTLOOP
     required = source.environment.requirements if source.environment else ()
     if source.kind == "version":
@@ -340,8 +356,8 @@ def _version_in(built: BuiltEnvironment, package: str, path: Sequence[str]) -> V
 def _keep_native_parts(source: VersionSource, top: Path, tree: Path) -> None:
     """If `tree` is a commit of fastloop, copy the compiled parts of the working folder into it.
 
-    Raises UsageError if the parts' sources differ between the two. Without compiled parts the
-    version would be slower than it is.
+    Without compiled parts the commit would be measured slower than it is. Raises UsageError if the
+    sources of the parts differ between the working folder and the commit.
     """
     parts = [*(top / NATIVE_SOURCES.parent).glob("*.so")]
     if not parts or not (tree / NATIVE_SOURCES).is_dir() or source.kind != "commit":

@@ -1,6 +1,7 @@
-"""Run the instrumented pass of a benchmark: an epoch with the time of each part, and its CPU time.
+"""Run the instrumented pass of a benchmark: an epoch that records the time of each part.
 
-It runs once after the trials, because recording the parts takes time that no trial may contain.
+The pass also measures CPU time. It runs once after the trials, because recording takes time that no
+trial may contain.
 """
 
 from __future__ import annotations
@@ -24,10 +25,11 @@ from fastloop.trial.window import Consumer, drain, num_repeats, time_instrumente
 
 
 def run_instrumentation(job: Job, prepared: PreparedData, name: str) -> Attribution:
-    """Run one epoch of the benchmark `name`, and return the times of its parts and its CPU time.
+    """Run one epoch of the benchmark `name`; return the times of its parts and its CPU time.
 
-    A short epoch is repeated to measure the CPU time. A warm-up epoch comes first. With cache=cold
-    the files are evicted from memory before the first batch, and again before the epoch.
+    A warm-up epoch comes first. If the epoch is too short to measure CPU time, further epochs
+    follow. With cache=cold the files are evicted from memory before the first batch of all, and
+    again before the recorded epoch.
     """
     context = start_job(job, prepared, 0)
     device = context.device
@@ -78,16 +80,19 @@ def run_instrumentation(job: Job, prepared: PreparedData, name: str) -> Attribut
 def _repeat_for_cpu_time(
     context: JobContext, session: Session, deliver: Consumer, epochs: Epochs, begun_ns: int
 ) -> None:
-    """Consume further epochs, without spans, until enough time has passed since begun_ns to measure
-    CPU time."""
-    # With min_window_s=0 or cache=cold, timed windows do not repeat epochs, and this pass does not
-    # either.
+    """Run further epochs until CPU time since begun_ns can be measured, after LEAST_SECONDS.
+
+    These epochs record no parts. deliver: turns a batch into the input of the step. begun_ns: clock
+    value in nanoseconds.
+    """
+    # With min_window_s=0 or cache=cold, trials do not repeat epochs, so this pass repeats none.
     if not context.job.shortest_window_s:
         return
     least_s = LEAST_SECONDS
     count = 1
     consume, _ = session.start(deliver)
-    # The shortest time of all ranks counts, so that all ranks consume the same number of epochs.
+    # The shortest time of all ranks (processes) counts, so that all ranks run the same number of
+    # epochs.
     while (passed_s := min(all_gather(seconds_between(begun_ns, now_ns()), float))) < least_s:
         more = num_repeats(passed_s / count, least_s - passed_s)
         with context.join_uneven_ranks(session):
@@ -99,9 +104,9 @@ def _repeat_for_cpu_time(
 def _first_batch_seconds(
     context: JobContext, deliver: Consumer, epochs: Epochs, opened_ns: int
 ) -> float:
-    """Seconds from opening the loader until its first batch is delivered."""
-    # `batches` keeps the iterator alive until the clock has been read, because ending its workers
-    # takes time.
+    """Seconds from opening the loader, at opened_ns, until its first batch is on the device."""
+    # The variable `batches` keeps the iterator alive until the clock has been read. Without it, the
+    # workers would end first, which takes time.
     batches = iter(epochs(context.job.epochs))
     deliver(next(batches))
     synchronize(context.device)

@@ -1,4 +1,4 @@
-"""Check an epoch of a job: compare the samples that the step would receive with the dataset."""
+"""Check an epoch of a job: compare the dataset with the samples that the step would receive."""
 
 from __future__ import annotations
 
@@ -24,14 +24,15 @@ def check_epoch(
     epoch: int,
     observe: Callable[[np.ndarray], object] | None = None,
 ) -> bool:
-    """Raise Invalid if one epoch, as the step would receive it, is not the dataset's.
+    """Raise Invalid if the samples of an epoch, as the step receives them, are not the dataset's.
 
-    Returns True if bytes of some batch may be unread in a file.
+    Returns True if a batch may have bytes in a mapped file that nothing has read yet.
 
-    observe: called with the (batch, 16) uint8 hashes of each batch.
+    epochs: the epochs of the timed loader. epoch: number of the epoch. observe: called with the
+    (batch_size, 16) uint8 hashes of each batch.
     """
-    # Random and transformed samples can't be compared with the dataset: a second loader without
-    # the randomness and the transform is compared instead of the timed loader.
+    # Random and transformed samples can't be compared with the dataset. So a second loader, without
+    # the randomness and the transform, is compared in place of the timed loader.
     if needs_second_loader(context):
         plain = without_randomness(context)
         with plain.open_loader() as loader:
@@ -56,9 +57,9 @@ def check_epoch(
 def needs_second_loader(context: JobContext) -> bool:
     """True if a second loader has to be compared in place of the timed one.
 
-    This loader reads the samples without the transform of the workers and, unless same_data=false,
-    without randomness. It is needed if workers transform samples, or if random samples are
-    compared (same_data=true).
+    The second loader reads the samples without the transform of the workers and, if same_data is
+    true, without randomness. It is needed if workers transform samples, or if samples are random
+    and same_data is true.
     """
     compares_random = context.prepared.random and context.job.same_data
     return context.plan.transform is not None or compares_random
@@ -67,14 +68,17 @@ def needs_second_loader(context: JobContext) -> bool:
 def without_randomness(context: JobContext) -> JobContext:
     """The context of the job without the transform of its workers.
 
-    Unless same_data=false, random samples are read with generators that are seeded by the sample's
-    index. Raises Unsupported for a store of random samples.
+    If same_data is true, the index of a random sample seeds the random generators before the sample
+    is read. Raises Unsupported for a store of random samples.
     """
     prepared = make_repeatable(context.prepared) if context.job.same_data else context.prepared
     return replace(context, plan=replace(context.plan, transform=None), prepared=prepared)
 
 
 def compares_crops(job: Job) -> bool:
-    """True if samples are compared as crops, place by place, instead of bit by bit."""
+    """True if samples are compared as crops of images, in the order of the epoch.
+
+    Other samples are compared bit by bit, in any order.
+    """
     follows_order = traits_of(LoaderTraits, job.loader).has_even_shares
     return isinstance(job.dataset, CroppedDataset) and job.same_data and follows_order

@@ -11,32 +11,33 @@ from fastloop.core.torch_threads import keep_to_one_torch_thread
 from fastloop.processes.rank_group import local_world_size
 
 MIN_BUDGET_S, MAX_BUDGET_S = 0.05, 1.0
-"""Measuring a limit takes as long as the timed window, within these bounds."""
+"""Minimum and maximum seconds for measuring a limit. Between these bounds, the measurement takes as
+long as the window, which is the timed part of a trial."""
 
 
 def budget_ns(window_s: float) -> int:
-    """Nanoseconds for measuring a limit next to a window of that length."""
+    """Nanoseconds for measuring a limit next to a window of `window_s` seconds."""
     return int(1e9 * min(MAX_BUDGET_S, max(MIN_BUDGET_S, window_s)))
 
 
 def cores_of_rank() -> int:
-    """Number of cores on which this process may work; the ranks of a node share its cores."""
+    """Number of cores for this process; the ranks (processes) of a node share the node's cores."""
     return max(1, usable_cores() // local_world_size())
 
 
 def rate_on_cores(work: Callable[[int, int], int], cores: int, duration_ns: int) -> float:
     """Run `work` in one thread per core, and return the items per second of all threads together.
 
-    The rate is the number of threads times their mean rate: all items over the sum of the threads'
-    times. Each thread does at least one item. If an item takes longer than the duration, the rate
-    rests on that one item of each thread.
+    The mean rate of a thread is the number of all items, divided by the sum of the threads'
+    seconds. The result is this mean rate times the number of threads. Each thread does at least one
+    item, even if the item takes longer than `duration_ns`.
 
-    work: takes the thread's number and the clock value at which to stop, and returns the number of
-    items that it has done.
+    work: called with the number of the thread and the clock value, in nanoseconds, at which to
+    stop; returns the number of items that it has done. cores: number of threads.
     """
-    # When the time is up, a thread still finishes its item, so each thread's own time counts. The
-    # sum of the threads' rates would be too high if each did few items: a thread that happens to
-    # get a small item would count for more than a thread that gets a large item.
+    # A thread finishes its item after the time is up, so each thread's own time counts. If threads
+    # do few items, the sum of their rates would be too high: a thread that happens to get a small
+    # item would count for more than a thread that gets a large item.
     with ThreadPoolExecutor(cores, initializer=keep_to_one_torch_thread) as pool:
         start_ns = now_ns()
 

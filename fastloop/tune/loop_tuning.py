@@ -1,6 +1,6 @@
 """Find the fastest settings of the user's own loader: `fastloop.tune(make_loader, space)`.
 
-`tune_loop` is that function, and returns a `LoopTuning`. script_race.py uses `race_loaders`, too.
+`tune_loop` is this function. It returns a `LoopTuning`. script_race.py also calls `race_loaders`.
 """
 
 from __future__ import annotations
@@ -35,29 +35,31 @@ if TYPE_CHECKING:
     from pandas import DataFrame
 
 SCHEMA = 1
+"""Number of the format that `LoopTuning.to_json` writes."""
 MOST_COMBINATIONS = 2_000
-"""Maximum number of combinations in a space."""
+"""Maximum number of combinations of settings in a space."""
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class LoopTuning:
     """The result of `fastloop.tune`.
 
-    Its printed form is a text with the verdict and the configurations that came closest.
+    A configuration is one combination of settings. print() shows the verdict, the configurations
+    that came closest to the winner, and the code that makes the loader.
     """
 
     settings: dict[str, Any]
-    """The settings to use: the winner's if its gain is confirmed, or else the present ones."""
+    """The settings to use: the winner's if its gain is confirmed, otherwise the present ones."""
     race: RaceResult
     """Seconds of each configuration by round, the winner, and its confirmed gain."""
     reasons: dict[str, str]
-    """The reasons why configurations could not be run, by name."""
+    """Name of a configuration -> the reason why it could not be run."""
     configurations: dict[str, dict[str, Any]]
-    """The settings of every configuration of the space by its name, the present one first."""
+    """Name -> settings, for all configurations of the space; the present one comes first."""
     notes: tuple[str, ...] = ()
     """Sentences on the part of an epoch that trials read, and on the data that was compared."""
     machine_load: LoadSummary | None = None
-    """The load by other programs during the trials."""
+    """The load by other programs during the trials; None: it was not measured."""
 
     @property
     def is_faster(self) -> bool:
@@ -79,8 +81,8 @@ class LoopTuning:
     def to_frame(self) -> DataFrame:
         """A pandas DataFrame with a row for each configuration that ran.
 
-        Its columns are the settings, rounds, seconds_median, ratio, ratio_low and ratio_high
-        (seconds relative to the winner's, with bounds), and is_winner.
+        The columns are the settings, rounds, seconds_median, ratio, ratio_low, ratio_high and
+        is_winner. The ratio is the seconds relative to the winner's; None if no round ran both.
         """
         import pandas as pd
 
@@ -99,7 +101,7 @@ class LoopTuning:
         return pd.DataFrame(rows)
 
     def to_json(self) -> str:
-        """All fields as JSON; a value that JSON can't hold is written as its repr."""
+        """All fields as JSON text; a value that JSON can't hold is written as its repr()."""
         values = {"schema": SCHEMA, **asdict(self), "is_faster": self.is_faster}
         return json.dumps(values, indent=1, default=repr) + "\n"
 
@@ -114,7 +116,7 @@ class LoopTuning:
         return f"{self.without_code()}\n{self.code}"
 
     def without_code(self) -> str:
-        """The verdict, the configurations that came closest, and notes."""
+        """A text with the verdict, the configurations that came closest, and notes."""
         answer = [*describe_load(self.machine_load), verdict_text(self.race, self.is_faster)]
         lines = [*wrap(answer), "", *comparison_lines(self.race)]
         failed = [f"failed: {name}: {reason}" for name, reason in self.reasons.items()]
@@ -136,10 +138,11 @@ def tune_loop(  # noqa: PLR0913 - the settings of a run, by their names
 ) -> LoopTuning:
     """Find the fastest settings of a loader among all combinations of a space.
 
-    Combinations run in interleaved rounds in this process, each time with a new loader. The present
-    settings run in all rounds, next to the combinations that look most promising from the trials so
-    far. The winner's gain is confirmed by fresh rounds. A combination that raises, or that delivers
-    other data, is left out. Long epochs are cut to about 2 s, or less if the budget asks for it.
+    Combinations run in interleaved rounds in this process, each time with a new loader. Each round
+    runs the present settings, and the combinations that look most promising after the trials so
+    far. Fresh rounds confirm the winner's gain. A combination that raises an error, or that
+    delivers other data, is left out. Long epochs are cut to about 2 s, or to less if the budget is
+    small.
 
     Args:
         make_loader: called with one value of each setting; returns an iterable over batches, such
@@ -149,8 +152,8 @@ def tune_loop(  # noqa: PLR0913 - the settings of a run, by their names
         step: called with each batch. None: batches are read, or moved to the device.
         budget_s: seconds from the call to the result.
         device: auto, cpu, mps, cuda or cuda:<number>.
-        same_data: compare samples, if two epochs of the present loader have the same ones.
-            Epochs with random transforms differ. False: compare only the numbers of samples.
+        same_data: True: compare the samples, if two epochs of the present loader have the same
+            ones, which random transforms prevent. False: compare only the numbers of samples.
         min_window_s: repeat whole epochs until a measurement takes this many seconds.
 
     Raises ValueError for a wrong space or too small a budget, TypeError for a make_loader or step
@@ -185,9 +188,9 @@ def race_loaders(
 ) -> LoopTuning:
     """Race the configurations of `trials`, and return the settings to use.
 
-    begin_step: called with the name of each step as it begins. expected: the expected cost of each
-    configuration relative to others, by its name, which decides on the first trials. None: equal
-    costs, because no model predicts the user's own loader.
+    begin_step: called with the name of each step when the step begins. expected: name of a
+    configuration -> its expected cost relative to others; the costs decide on the first trials.
+    None: equal costs, because no model predicts the user's own loader.
     """
     settings = trials.settings
     present = trials.settings[trials.present]
@@ -214,7 +217,7 @@ def race_loaders(
 
 
 def _check_numbers(budget_s: float, min_window_s: float) -> None:
-    """Raise ValueError for times that `tune` can't keep."""
+    """Raise ValueError for an invalid number of seconds."""
     if not (isinstance(budget_s, Real) and 0 < budget_s < math.inf):
         raise ValueError(f"budget_s={budget_s!r}: allowed is a number of seconds, more than 0")
     check_seconds(seconds=None, min_window_s=min_window_s)
@@ -245,15 +248,15 @@ def _check_space(
 
 def _are_values(values: Any) -> bool:
     """True for a list, or another sequence, of at least one value."""
-    # A string is refused: it would be taken for the list of its characters.
+    # A string is refused, because it would be taken for a list of its characters.
     is_listed = hasattr(values, "__len__") and hasattr(values, "__getitem__")
     return is_listed and not isinstance(values, str | bytes | Mapping) and len(values) > 0
 
 
 def _combinations(space: Mapping[str, Sequence[Any]]) -> dict[str, dict[str, Any]]:
-    """The settings of each combination, by its name, sorted by the number of changed settings.
+    """Name of a combination -> its settings, sorted by the number of changed settings.
 
-    The present combination has no change, so it is the first.
+    The present combination comes first, because it has no change.
     """
     present = {name: values[0] for name, values in space.items()}
     every = [dict(zip(space, values, strict=True)) for values in product(*space.values())]
@@ -269,4 +272,5 @@ def _find_changes(settings: Mapping[str, Any], present: Mapping[str, Any]) -> fr
 
 
 def _name(settings: Mapping[str, Any]) -> str:
+    """The name of a combination: each setting as name=value."""
     return " ".join(f"{name}={value}" for name, value in settings.items())

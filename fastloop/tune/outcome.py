@@ -19,17 +19,18 @@ from fastloop.tune.race_text import comparison_lines, verdict_text
 from fastloop.tune.tune_file import TUNE_FILE, TuneFile
 
 SETTING_REASON = re.compile(r"()([\w.]+)=([^\s:]+)(:? .+)")
-"""A reason that begins with a setting and its value: text before it, name, value, rest."""
+"""The form of a reason that begins with a setting. Its groups: no text, the setting's name, its
+value, and the rest of the reason."""
 LACKING_REASON = re.compile(r"(\S+: )(\w+)=(\w+)( (?:has no such setting|reads a store, .+))")
-"""A reason for leaving out an option that does not support a setting: text before the option, its
-group, its name, rest."""
+"""The form of a reason that an option does not support a setting. Its groups: the text before the
+option, the option's group, its name, and the rest of the reason."""
 MOST_REASONS = 8
 """Maximum number of printed reasons for leaving out combinations."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class TuneOutcome:
-    """A finished race, with the reasons why other configurations were not in it."""
+    """A finished race, the trials that find the fastest configuration, and the facts about it."""
 
     race: RaceResult
     objective: str
@@ -72,8 +73,11 @@ class TuneOutcome:
 
 
 def format_outcome(outcome: TuneOutcome) -> str:
-    """The text that `fastloop tune` prints: the load of the machine, the verdict, a table of the
-    configurations that came closest, notes, and the numbers of combinations left out by reason."""
+    """The text that `fastloop tune` prints.
+
+    Its parts are the load of the machine, the verdict, a table of the configurations that came
+    closest, notes, and the number of combinations that were left out for each reason.
+    """
     result, file = outcome.race, outcome.file
     head = f"{outcome.label}, objective {outcome.objective}: {len(result.seconds)} of "
     head += f"{file.combinations + 1:,} configurations ran, {outcome.trials} trials, "
@@ -100,9 +104,10 @@ def format_outcome(outcome: TuneOutcome) -> str:
 
 
 def group_reasons(counts: Mapping[str, int]) -> list[tuple[str, int]]:
-    """Group reasons that differ only in a value; returns each with its number, the largest first.
+    """Group reasons that differ only in a value.
 
-    Options that lack the same setting are grouped as well. counts: numbers by reason.
+    Options that lack the same setting are grouped as well. counts: number of combinations that are
+    left out, by reason. Returns each reason with its number, the largest number first.
     """
     # Values are grouped first. Options that lack the same values of a setting then have lines that
     # differ only by the options' names.
@@ -111,7 +116,7 @@ def group_reasons(counts: Mapping[str, int]) -> list[tuple[str, int]]:
 
 
 def _group(counts: Mapping[str, int], pattern: re.Pattern[str]) -> list[tuple[str, int]]:
-    """Join the reasons that differ only in `name=value`, as the pattern finds it, into one line."""
+    """Join reasons into one line if they differ only in the `name=value` that the pattern finds."""
     groups: dict[tuple[str, str], dict[str, list[str]]] = {}
     totals = Counter[tuple[str, str]]()
     for reason, count in counts.items():

@@ -25,8 +25,8 @@ CHANGE_STD = 0.3
 """Relative standard deviation of the component that all changed configurations share: the model may
 misjudge the present configuration, with which all others are compared."""
 SETTING_STD = 0.3
-"""Relative standard deviation of the component of each setting. A large value carries the outcome
-of a trial over to the other configurations with the same setting."""
+"""Relative standard deviation of the component of each setting. The larger the value, the more a
+trial says about other configurations with the same setting."""
 PAIR_STD = 0.2
 """Relative standard deviation of the component of each pair of settings. It is smaller than
 SETTING_STD, because most of the effect of two settings is the sum of their own effects."""
@@ -34,8 +34,8 @@ OWN_STD = 0.2
 """Relative standard deviation of the component of each configuration alone. It keeps configurations
 uncertain until they have run themselves."""
 ERROR_STD = 1.2
-"""Standard deviation of the whole error of any configuration, as a logarithm: predictions are off
-by a factor of 3.3 either way, exp(1.2)."""
+"""Standard deviation of the whole error of any changed configuration, as a logarithm: a prediction
+is typically too high or too low by a factor of exp(1.2) = 3.3."""
 LARGEST_VARIANCE_RATIO = 10.0
 """Maximum factor by which ERROR_STD**2 is raised if the errors in trials are larger. Without a
 limit, one extreme cost would leave the predictions without weight."""
@@ -52,8 +52,8 @@ USUAL_NOISE_FREEDOM = 4
 """Degrees of freedom with which USUAL_NOISE_STD counts next to measured noise. Measured noise
 counts for more than half once it has more degrees of freedom than this."""
 OPTIMISM_DEVIATIONS = 1.5
-"""When trials are chosen, each cost is lowered by this many of its standard deviations. So
-configurations about which little is known are preferred."""
+"""Number of standard deviations by which each estimated cost is lowered when trials are chosen, so
+that configurations about which little is known are preferred."""
 
 Costs = Mapping[str, Mapping[int, float]]
 """The cost of each trial, by name of the configuration and number of the round."""
@@ -109,7 +109,8 @@ class Surrogate:
         covariance = SETTING_STD**2 * shared + PAIR_STD**2 * pairs + CHANGE_STD**2 * any_change
         covariance += OWN_STD**2 * np.diag(is_change)
         deviations = np.sqrt(np.diag(covariance))
-        # The present configuration has no error of its own: all are compared with it.
+        # The present configuration has no error of its own, because all others are compared with
+        # it. Dividing by 1 leaves its variance at 0.
         deviations[deviations == 0] = 1.0
         # All others get the same standard deviation. If configurations with more settings were more
         # uncertain, the first trials would all go to them, and a loader that needs no setting would
@@ -125,11 +126,12 @@ class Surrogate:
         noise = estimate_noise(costs)
         rows, columns = np.nonzero(has_run)
         prior = self._scale(places[rows], errors[rows, columns]) * self.prior + LEVEL_STD**2
-        # The error of a trial is f(name) + r(round) + noise. Let y be the errors, A the (trials,
-        # names + rounds) matrix with a one for the name and the round of each trial, B the prior
-        # covariance of f and r, and s^2 the variance of the noise. Then
+        # The error of a trial is f(name) + r(round) + noise: f is the model's error for the
+        # configuration, and r is the level of the round. Let y be the errors of the trials, A the
+        # (trials, names + rounds) matrix with a one for the name and the round of each trial, B the
+        # prior covariance of f and r, and s^2 the variance of the noise. Then
         # A^T (A B A^T + s^2 I)^-1 = (A^T A B + s^2 I)^-1 A^T. The system on the right has a row for
-        # each name that has run and each round, which are fewer than the trials of a long race.
+        # each name that has run and for each round. A long race has more trials than such rows.
         # `sums` is A^T y, `counts` is A^T A, `between` is B, and `to_seen` is the covariance of f
         # and r with f of all names.
         count, rounds = has_run.shape
@@ -151,8 +153,9 @@ class Surrogate:
         chosen: Sequence[str] = (),
         excluded: Collection[str] = (),
     ) -> list[str]:
-        """Choose up to `count` names to run next: the most promising ones that add information.
+        """Choose up to `count` names to run next, the most promising first.
 
+        Names that resemble a chosen one become less promising. posterior: the present estimate.
         chosen: names that run in the same round already. excluded: names that must not run.
         """
         covariance = posterior.covariance.copy()
@@ -181,8 +184,10 @@ class Surrogate:
         return self.choose(known, count, chosen=self.names[:1])
 
     def _scale(self, places: np.ndarray, errors: np.ndarray) -> float:
-        """The factor by which the prior is scaled: the variance of the errors in trials relative
-        to the prior variance, limited to the range from 1 to LARGEST_VARIANCE_RATIO.
+        """The factor by which the prior is scaled, from 1 to LARGEST_VARIANCE_RATIO.
+
+        Inside these limits it is the variance of the errors in trials, divided by their prior
+        variance. 1 if fewer than two trials of changed configurations have run.
 
         places: index of the configuration of each trial. errors: the error of each trial.
         """
@@ -198,14 +203,19 @@ class Surrogate:
 def make_surrogate(
     names: Sequence[str], changes: Sequence[Sequence[str]], predicted: Sequence[float]
 ) -> Surrogate:
-    """Make the surrogate of these configurations. changes: the overrides of each, none for the
-    first."""
+    """Make the surrogate of these configurations.
+
+    changes: the overrides of each, empty for the first. predicted: predicted costs, in any unit.
+    """
     settings = [frozenset(change) for change in changes]
     return Surrogate(names=names, changes=settings, predicted=predicted)
 
 
 def estimate_noise(costs: Costs) -> float:
-    """Estimate the standard deviation of the logarithm of a trial's cost from repeated trials."""
+    """Estimate the standard deviation of the logarithm of a trial's cost from repeated trials.
+
+    The estimate is USUAL_NOISE_STD if no trial was repeated.
+    """
     repeated = [each for each in costs.values() if len(each) > 1]
     logs, is_known = _tabulate(repeated)
     squares = 0.0
@@ -228,7 +238,10 @@ def estimate_noise(costs: Costs) -> float:
 
 
 def _tabulate(costs: Sequence[Mapping[int, float]]) -> tuple[np.ndarray, np.ndarray]:
-    """Two arrays (names, rounds): the logarithms of costs, 0 if unknown; 1.0 if known, else 0.0."""
+    """Two float64 arrays (names, rounds) of the logarithms of costs, and of the known entries.
+
+    The first array is 0.0 for an unknown cost. The second array is 1.0 for a known cost, else 0.0.
+    """
     numbers = sorted({number for each in costs for number in each})
     columns = {number: column for column, number in enumerate(numbers)}
     logs, is_known = np.zeros((2, len(costs), len(columns)))

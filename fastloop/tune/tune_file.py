@@ -1,6 +1,8 @@
 """Write, find and load tune.json: the plan of a race, the time spent, and the costs of passes.
 
-The file is in the folder of the tuning's sweep. With it, `resume=` continues an interrupted race.
+A race runs trials of many configurations to find the fastest one. A pass is an instrumented epoch,
+in which some costs are measured instead of in a trial. The file is in the folder of the tuning's
+sweep, and `resume=` continues an interrupted race from it.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ from fastloop.core.outputs_folder import outputs_folder, sweep_folders
 from fastloop.core.types import UsageError
 
 TUNE_FILE = "tune.json"
-"""Name of the file."""
+"""Name of the file in the folder of a sweep."""
 LAST = "last"
 """The value of `resume=` that names the newest folder of the same command."""
 
@@ -47,22 +49,23 @@ class TuneFile:
     combinations: int
     """The number of combinations that could be raced, besides the present configuration."""
     exhaustive: int
-    """The number of trials that measuring every combination and the present configuration would
-    take."""
+    """The number of trials with which all combinations and the present configuration could be
+    measured."""
     raced_from_s: float | None = None
     """Seconds that were spent when the race began; None: it has not begun."""
-    spent_s: dict[str, dict[str, float]] = field(default_factory=dict)
+    spent_s: dict[str, dict[int, float]] = field(default_factory=dict)
     """Name of a configuration -> number of a round -> seconds that were spent by the end of this
     trial."""
-    costs: dict[str, dict[str, float]] = field(default_factory=dict)
+    costs: dict[str, dict[int, float]] = field(default_factory=dict)
     """Name of a configuration -> number of a round -> cost of the pass. Costs of trials are not
     here, but in the results of the jobs."""
 
-    def note_spent(self, name: str, number: str, seconds: float) -> None:
+    def note_spent(self, name: str, number: int, seconds: float) -> None:
         """Note the seconds that were spent at the end of a trial.
 
-        If an earlier session has noted this trial, the notes of later trials are shifted by the
-        difference. Otherwise the spent time of a repeated race would go back at the next trial.
+        name: name of the configuration. number: number of the round. If an earlier session has
+        noted this trial, the notes of all later trials are shifted by the difference, so that the
+        spent time does not decrease at the next trial of a repeated race.
         """
         spent_s = self.spent_s.setdefault(name, {})
         earlier_s = spent_s.get(number)
@@ -95,9 +98,9 @@ def fingerprint_command(overrides: Sequence[str], settings: dict[str, Any]) -> s
 def find_tuning(name: str, command: str) -> tuple[Path, TuneFile] | None:
     """Find the tuning that `resume=` names; returns its folder and the content of its tune.json.
 
-    name: a folder, or `last` for the newest folder of this command. command: its fingerprint. None
-    for `last` if no folder has a tune.json. Raises UsageError if the named folder has none, or if
-    the file is another command's or damaged.
+    name: a folder, or `last` for the newest folder of this command. command: the command's
+    fingerprint. None for `last` if no folder has a tune.json. Raises UsageError if the named folder
+    has no tune.json, or if the file is damaged or belongs to another command.
     """
     folders = reversed(sweep_folders()) if name == LAST else [Path(name).absolute()]
     tuned = [folder for folder in folders if (folder / TUNE_FILE).is_file()]

@@ -24,17 +24,11 @@ from fastloop.explain.attach.findings import LoopFindings, ScriptFindings
 from fastloop.explain.change import Change
 from fastloop.tune.budget import Spending, TuneBudget, most_ending_s
 from fastloop.tune.loop_trials import EpochPart, SmallBudgetError, check_budget
+from fastloop.tune.script_budget import check_outcome, check_rest, look_s
 from fastloop.tune.script_plan import ScriptOutcome, ScriptPlan
 from fastloop.tune.script_process import RaceProbe
 from fastloop.tune.script_race import TRIALS_OF_UNCONFIRMED_RACE, expect_costs
-from fastloop.tune.script_tuning import (
-    check_outcome,
-    check_rest,
-    choose_loop,
-    choose_settings,
-    find_change,
-    look_s,
-)
+from fastloop.tune.script_tuning import choose_loop, choose_settings, find_change
 
 WAITING = """\
 import sys

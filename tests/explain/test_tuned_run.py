@@ -180,12 +180,12 @@ def a_file() -> TuneFile:
 
 def test_trials_after_one_that_is_measured_again_move_with_it():
     file = a_file()
-    for name, number, seconds in (("a", "0", 10.0), ("b", "0", 14.0), ("a", "1", 17.0)):
+    for name, number, seconds in (("a", 0, 10.0), ("b", 0, 14.0), ("a", 1, 17.0)):
         file.note_spent(name, number, seconds)
-    file.note_spent("b", "0", 21.0)
-    assert file.spent_s == {"a": {"0": 10.0, "1": 24.0}, "b": {"0": 21.0}}
-    file.note_spent("a", "0", 8.0)
-    assert file.spent_s == {"a": {"0": 8.0, "1": 22.0}, "b": {"0": 19.0}}
+    file.note_spent("b", 0, 21.0)
+    assert file.spent_s == {"a": {0: 10.0, 1: 24.0}, "b": {0: 21.0}}
+    file.note_spent("a", 0, 8.0)
+    assert file.spent_s == {"a": {0: 8.0, 1: 22.0}, "b": {0: 19.0}}
 
 
 @pytest.mark.parametrize("damage", ["empty", "truncated", "other types", "lengths", "foreign"])

@@ -174,9 +174,12 @@ def test_samples_are_counted_from_the_end_as_those_of_a_list(tmp_path):
     tree = open_store(write_store(Samples(make_sample), tmp_path / "store", ragged=True))
     dataset = FastLoader(tree).dataset
     assert repr(dataset[-1]) == repr(dataset[COUNT - 1])
+    assert repr(dataset[[-1, 3]]) == repr(dataset[[COUNT - 1, 3]])
     for index in (COUNT, -COUNT - 1):
         with pytest.raises(IndexError):
             dataset[index]
+        with pytest.raises(IndexError):
+            dataset[[0, index]]
 
 
 def test_rows_of_a_leaf_are_counted_from_the_end(tmp_path):

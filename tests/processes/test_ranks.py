@@ -16,7 +16,7 @@ from options import MYDATASET, compose_job, disk_only, options, skip_without_lib
 from rank_functions import BATCH, SEED
 from torch.utils.data import DistributedSampler
 
-from fastloop.config.user_options import use_loader_data
+from fastloop.config.build_jobs import use_loader_data
 from fastloop.core.cgroup import usable_cores
 from fastloop.core.index_batches import epoch_indices, index_batches
 from fastloop.core.launcher import RankAnswer, RankTask

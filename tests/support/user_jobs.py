@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from options import compose_short_job
 
-from fastloop.config.user_options import loader_brings_data, use_loader_data
+from fastloop.config.build_jobs import loader_brings_data, use_loader_data
 from fastloop.data.same_data import check_data
 
 

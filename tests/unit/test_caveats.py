@@ -11,7 +11,7 @@ from known_results import result_of
 from fastloop.core.result import Attribution, Shadow, Shuffling
 from fastloop.data.shuffling import shuffling_of
 from fastloop.reporting.caveat_groups import group_caveats
-from fastloop.reporting.outcome_sentences import shuffles_less
+from fastloop.reporting.shuffling_quality import shuffles_less
 from fastloop.reporting.terminal_table import format_tables
 from fastloop.sweep.caveats import find_caveats
 

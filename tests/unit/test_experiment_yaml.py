@@ -19,16 +19,21 @@ OVERRIDES = [
 ]
 
 
-def test_file_makes_the_same_job(tmp_path):
-    text = experiment_yaml(OVERRIDES, "Is it the same?")
+DECODED = ["dataset=photos", "decoder=turbojpeg", "dataset.count=16"]
+"""An option of a group of which jobs have no option by default."""
+
+
+@pytest.mark.parametrize("overrides", [OVERRIDES, DECODED])
+def test_file_makes_the_same_job(tmp_path, overrides):
+    text = experiment_yaml(overrides, "Is it the same?")
     assert text is not None
     (tmp_path / "experiment").mkdir()
     (tmp_path / "experiment" / "best.yaml").write_text(text)
-    lines = [OVERRIDES, ["-cd", str(tmp_path), "experiment=best"]]
+    lines = [overrides, ["-cd", str(tmp_path), "experiment=best"]]
     composed = [run_fastloop(*line, "--cfg", "job", cwd=tmp_path) for line in lines]
     assert [process.stderr for process in composed] == ["", ""]
     assert composed[0].stdout == composed[1].stdout
-    assert "np_memmap" in text
+    assert overrides[1].partition("=")[2] in text
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import pytest
 import torch
 from options import compose_job
 
-from fastloop.config.user_options import loader_brings_data, use_loader_data
+from fastloop.config.build_jobs import loader_brings_data, use_loader_data
 from fastloop.core.spans import now_ns
 from fastloop.core.types import Unsupported
 from fastloop.data.prepare_dataset import prepare

@@ -22,6 +22,7 @@ from fastloop.suite.workloads import WORKLOADS, SuiteRow
 from fastloop.sweep.environment_facts import describe_environment
 
 LAUNCHER = SingleLauncher(isolation="forkserver")
+RAW, SPDL = SuiteRow(loader="raw"), SuiteRow(loader="spdl")
 
 
 @pytest.fixture
@@ -53,45 +54,42 @@ def test_results_of_jobs_of_one_name_are_all_found(tmp_path, request_of):
     # The second is of a workload whose size has changed since.
     save_result(tmp_path / "0", "before")
     now = save_result(tmp_path / "0-123", "now")
-    assert measure_round._final_results([request_of("now")], tmp_path) == {"now": now}
+    assert measure_round._final_results({RAW: request_of("now")}, tmp_path) == {RAW: now}
 
 
 def test_finished_results_of_the_same_versions_are_not_measured_again(tmp_path, request_of):
     result = save_result(tmp_path / "0", "a")
-    assert measure_round._final_results([request_of("a")], tmp_path) == {"a": result}
+    assert measure_round._final_results({RAW: request_of("a")}, tmp_path) == {RAW: result}
 
 
 @pytest.mark.parametrize("changes", [{"status": "RUNNING"}, {"environment": {"code": "old"}}])
 def test_results_that_do_not_count_are_measured_again(tmp_path, request_of, changes):
     save_result(tmp_path / "0", "a", **changes)
-    assert measure_round._final_results([request_of("a")], tmp_path) == {}
+    assert measure_round._final_results({RAW: request_of("a")}, tmp_path) == {}
 
 
 def test_more_trials_are_measured_if_more_are_asked_for(tmp_path, request_of):
     save_result(tmp_path / "0", "a")
-    assert measure_round._final_results([request_of("a", trials=7)], tmp_path) == {}
+    assert measure_round._final_results({RAW: request_of("a", trials=7)}, tmp_path) == {}
     # The time was up before the seventh.
     result = save_result(tmp_path / "0", "a", params={"trials": 7})
-    assert measure_round._final_results([request_of("a", trials=7)], tmp_path) == {"a": result}
+    assert measure_round._final_results({RAW: request_of("a", trials=7)}, tmp_path) == {RAW: result}
 
 
 @pytest.mark.parametrize("runs", [False, True])
 def test_a_workload_that_no_loader_supports_is_null_and_does_not_end_the_suite(
     tmp_path, monkeypatch, request_of, runs
 ):
-    rows = [
-        MeasuredRow(row=SuiteRow(loader="raw"), reason=""),
-        MeasuredRow(row=SuiteRow(loader="spdl"), reason="left out"),
-    ]
-    monkeypatch.setattr(measure_round, "_requests", lambda *_: {rows[0].row: request_of("a")})
-    monkeypatch.setattr(measure_round, "_measure_requests", lambda *_: {"a": "a result"})
+    monkeypatch.setattr(measure_round, "_reasons_to_leave_out", lambda *_: {SPDL: "left out"})
+    monkeypatch.setattr(measure_round, "_requests", lambda *_: {RAW: request_of("a")})
+    monkeypatch.setattr(measure_round, "_measure_requests", lambda *_: {RAW: "a result"})
     reason = "" if runs else "it needs a library"
     monkeypatch.setattr("fastloop.sweep.early_check.reason_against", lambda *_: reason)
     run = SuiteRun(scope="full", folder=tmp_path)
-    found = measure_round._measure(run, WORKLOADS[0], rows)
+    found = measure_round._measure(run, replace(WORKLOADS[0], rows=(RAW, SPDL)))
     first = ("a result", "") if runs else (None, "unsupported: it needs a library")
     assert [(each.result, each.reason) for each in found.rows] == [first, (None, "left out")]
-    assert [each.row for each in found.rows] == [each.row for each in rows]
+    assert [each.row for each in found.rows] == [RAW, SPDL]
 
 
 def test_a_loader_that_is_named_twice_is_one_row(tmp_path):

@@ -19,8 +19,8 @@ from fastloop.reporting.version_changes import (
     needs_no_round,
     round_means,
 )
+from fastloop.reporting.version_outcome import VersionOutcome
 from fastloop.reporting.version_text import (
-    VersionOutcome,
     answer_versions,
     describe_versions,
     versions_markdown,

@@ -18,20 +18,21 @@ from typing import NoReturn
 from fastloop.core.spans import now_ns
 
 LONGEST_WAIT = 10
-"""While there is a DataLoader that no loop has used, an evaluation ends the script only after this
-many times the batches that were asked for."""
+"""While there is a DataLoader over which no loop has begun, an evaluation ends the script only
+after this many times the batches that were asked for."""
 EXITS_OF_SHORTENED_RUN = 2
-"""Number of times that SystemExit is raised in a shortened run, so that the script's own code for
-the end runs, before the script is ended by force."""
+"""Number of times that SystemExit is raised in a shortened run before the script is ended by force.
+SystemExit lets the script's own code for the end run."""
 EXITS_OF_OBSERVED_RUN = 20
-"""An observed script that catches SystemExit is not ended by force before its loops have asked for
-this many further batches. Chosen by hand: a search over hyperparameters may have as many trials."""
+"""Minimum number of times that SystemExit is raised in an observed run, once for each further
+batch, before the script is ended by force. Chosen by hand: a search over hyperparameters may catch
+SystemExit in as many trials."""
 CLEAN_UP_S = 10.0
-"""Maximum time that functions of `atexit` have if the script is ended by force."""
+"""Maximum seconds that functions of `atexit` have if the script is ended by force."""
 FLUSH_S = 1.0
-"""Maximum time to write what functions of `atexit` print: to a full pipe it may take forever."""
+"""Maximum seconds to write the output of functions of `atexit`: a full pipe may block forever."""
 STOP_FILE = "stop.json"
-"""Name of the file in the folder that asks for an early end."""
+"""Name of the file, in the folder to which the processes record, that asks for an early end."""
 _FORCED_END = threading.Lock()
 """The thread that ends this process by force has acquired it, and never releases it."""
 
@@ -43,12 +44,12 @@ class EarlyStop:
     batches: int | None = None
     """End the script once its main loop, see StopCounter, has worked on this many batches."""
     seconds: float | None = None
-    """End the script at the first step that ends this many seconds after the import of torch's
-    DataLoader."""
+    """End the script at the first step that ends at least this many seconds after the import of
+    torch's DataLoader."""
 
 
 def ask_for_stop(folder: Path, stop: EarlyStop) -> None:
-    """Let processes that record to the folder end early."""
+    """Ask the script's processes, which record their work to the folder, to end early."""
     (folder / STOP_FILE).write_text(json.dumps(asdict(stop)))
 
 
@@ -67,16 +68,18 @@ class LoopSteps:
     is_training: bool
     """True if gradients are on while the loop asks for batches, unlike in an evaluation."""
     steps: int = 0
+    """Number of steps."""
     steps_ns: int = 0
-    """Time of these steps."""
+    """Nanoseconds of these steps together."""
 
 
 class StopCounter:
     """Counts the steps of each loop, and ends the script as `sys.exit(0)` does.
 
-    The main loop is the one with the most time in its steps so far. A loop without gradients, such
-    as an evaluation, is the main one only if no loop has any. It then ends the script once each
-    DataLoader has been used, or LONGEST_WAIT is over.
+    The steps of the main loop are compared with the batches that were asked for. The main loop is
+    the loop with the most time in its steps so far. A loop without gradients, such as an
+    evaluation, is the main loop only if no loop has gradients. Such a main loop ends the script
+    only after each DataLoader has been used, or after LONGEST_WAIT times the batches.
     """
 
     def __init__(self, stop: EarlyStop) -> None:
@@ -89,12 +92,14 @@ class StopCounter:
     def count_step(
         self, loop: tuple[str, str], step_ns: int, has_unused: Callable[[], bool] = lambda: False
     ) -> None:
-        """Count a step of the loop; does not return after the last one.
+        """Count a step of a loop, and end the script after the last step that was asked for.
 
-        loop: its place, and the place at which its DataLoader is made. has_unused: true if a
-        DataLoader was made over which no loop has begun.
+        The last call does not return. loop: (place of the loop, place that makes its DataLoader).
+        step_ns: nanoseconds of the step. has_unused: returns True if there is a DataLoader over
+        which no loop has begun.
         """
-        # The command that asks for the end imports this module, and starts faster without torch.
+        # The command that asks for the end imports this module, too, and starts faster without
+        # torch.
         import torch
 
         is_training = torch.is_grad_enabled()
@@ -117,8 +122,9 @@ class StopCounter:
         batches = self.stop.batches
         if batches is None or main.steps < batches:
             return False
-        # The training may begin after an evaluation: its DataLoader is made, but not used yet. A
-        # script may also make one that it never uses, so that the end is not put off for ever.
+        # The training may begin after this evaluation. Its DataLoader is then made, but not used
+        # yet, and the end of the script is put off. A script may also make a DataLoader that it
+        # never uses, so LONGEST_WAIT limits the delay.
         return main.is_training or main.steps >= LONGEST_WAIT * batches or not has_unused()
 
 
@@ -132,29 +138,31 @@ def counter_of(folder: str) -> StopCounter | None:
 def end_script(earlier: int = 0, most: int = EXITS_OF_SHORTENED_RUN) -> NoReturn:
     """End the script with status 0, as `sys.exit(0)` does in the main thread.
 
-    earlier: number of earlier calls after which the script has gone on, as it caught SystemExit;
-    after `most` of them it is ended by force, with the functions of `atexit` and a line on stderr.
+    earlier: number of earlier calls, after which the script has gone on because it caught
+    SystemExit. most: number of calls that raise SystemExit in the main thread. Further calls, and
+    calls in other threads, end the process by force: a line on stderr says so, and the functions of
+    `atexit` run.
     """
     is_main = threading.current_thread() is threading.main_thread()
     if is_main and earlier < most:
         sys.exit(0)
-    # A function of atexit, or another thread, may ask for a batch meanwhile. It ends by SystemExit,
-    # and the forced end goes on with its further functions.
+    # If the lock is taken, a forced end is running already, and a function of atexit or another
+    # thread has asked for a batch. SystemExit ends only that function or thread.
     if not _FORCED_END.acquire(blocking=False):
         sys.exit(0)
-    # In another thread SystemExit ends that thread alone, and the main one would wait for its
-    # batches for ever.
+    # In another thread, SystemExit would end only that thread, and the main thread might wait for
+    # it forever.
     reason = "it goes on after SystemExit" if is_main else "its loop is in a thread"
-    # A function of atexit may wait for a thread, or for a process, that goes on, and a write to a
-    # full pipe for its reader.
+    # A function of atexit may wait forever for a thread or a process, and a write to a full pipe
+    # for a reader. A timer limits the time of both.
     limit = threading.Timer(CLEAN_UP_S, _end_late)
     limit.daemon = True
     limit.start()
     with suppress(Exception):
         print(f"fastloop: the script is ended by force: {reason}", file=sys.stderr)
-    # What the script has printed so far does not depend on how its functions end.
+    # The script's output so far is written first, in case a function of atexit never ends.
     _flush_streams()
-    # A child of multiprocessing has these functions of its parent, and does not run them.
+    # A child of multiprocessing may have inherited its parent's functions, which it must not run.
     if multiprocessing.parent_process() is None:
         _hide_exits()
         with suppress(Exception):
@@ -175,7 +183,7 @@ def _hide_exits() -> None:
 
 
 def _end_late() -> None:
-    """End the process, with what functions of `atexit` have printed by now."""
+    """Write the output of the functions of `atexit` so far, and end the process."""
     # The system may refuse a further thread; the process ends all the same.
     with suppress(Exception):
         flushing = threading.Thread(target=_flush_streams, daemon=True)
@@ -185,6 +193,7 @@ def _end_late() -> None:
 
 
 def _flush_streams() -> None:
+    """Write the buffered output of stdout and stderr, and ignore errors."""
     for stream in (sys.stdout, sys.stderr):
         with suppress(Exception):
             stream.flush()

@@ -1,7 +1,8 @@
-"""Watch a script while it runs, from a thread of the command.
+"""Watch the script of `fastloop attach` while it runs, in a thread of the command.
 
-The thread shows a line about the script's loop at the bottom of a terminal. It reports a loop that
-hangs, and at SIGUSR1 the findings so far.
+The thread reads the records, which are events that the script's processes write to a folder. It
+shows a line about the script's loop at the bottom of a terminal, and reports a loop that hangs.
+After a SIGUSR1 it prints the findings so far.
 """
 
 from __future__ import annotations
@@ -26,32 +27,33 @@ if TYPE_CHECKING:
 STDERR = 2
 """Descriptor of stderr, which may be closed."""
 PERIOD_S = 2.0
-"""Time between two looks at the records."""
+"""Maximum seconds between two looks at the records."""
 OWN_HANDLER = (
     "fastloop: the script has its own handler of SIGUSR1, which has received the signal: no report"
 )
+"""Message in place of a report, for a script that handles SIGUSR1 itself."""
 
 
 @dataclass
 class _LoopStill:
-    """A loop with processes that record nothing, and the time since they last recorded anything."""
+    """The state of a loop since its processes last recorded anything."""
 
     still_s: float = 0.0
-    """Seconds without a new record, counted in looks at the records."""
+    """Seconds without a new record: the number of looks at the records, times their period."""
     cpu_s: dict[int, float] = field(default_factory=dict)
-    """CPU seconds of each process, by its id, when half of LiveWatch.hang_s was over."""
+    """Process id -> CPU seconds of the process when half of LiveWatch.hang_s had passed."""
     read_at_s: float = 0.0
-    """The value of `still_s` when `cpu_s` was read."""
+    """The value of `still_s` when `cpu_s` was read, in seconds."""
     is_told: bool = False
-    """True once the loop counts as hanging: it is reported at most once."""
+    """True once the loop counts as hanging, so that it is not reported again."""
 
 
 class LiveWatch:
-    """Looks at a script's records every period_s; no look costs the script any time.
+    """A watch over a script, by its records; a look at the records costs the script no time.
 
-    tell: prints a text. report: prints the findings so far. line: shows the loop; None: nobody
-    watches. hang_s: time without progress after which a loop is reported to hang. pause: waits for
-    this many seconds.
+    folder: folder of the records. report: prints the findings so far. line: the status line; None:
+    no line is shown. hang_s: seconds without a new record after which a loop counts as hanging.
+    pause: waits for a number of seconds. tell: prints a text.
     """
 
     def __init__(
@@ -73,18 +75,22 @@ class LiveWatch:
         self._pause = pause
         self._loops: LiveLoops | None = None
         self._still: dict[int, _LoopStill] = {}
+        """Id of a loop's process -> the state of the loop."""
         self._told_steps: set[str] = set()
+        """Places of the loops with a step that was reported."""
         self._asked_bytes = 0
+        """Size of the file of stacks, in bytes, at the latest report."""
         self._looks_since_signal = 0
+        """1 after a SIGUSR1, and 1 more after each look; 0: no answer is awaited."""
 
     def note_signal(self) -> None:
-        """Note that SIGUSR1 was passed on to the script."""
+        """Note that the command has passed SIGUSR1 on to the script."""
         self._looks_since_signal = 1
 
     def look(self) -> None:
-        """Read the new records, draw the line, and print a report if one is due.
+        """Read the new records, draw the status line, and print a report if one is due.
 
-        The caller does so every period_s.
+        The caller calls `look` every `period_s` seconds.
         """
         self._answer_signal()
         live = self._open_loops()
@@ -98,13 +104,13 @@ class LiveWatch:
             self._line.show(self._describe(live, loops[-1]))
 
     def close(self) -> None:
-        """Erase the line."""
+        """Erase the status line, if there is one."""
         if self._line:
             self._line.erase()
 
     def _open_loops(self) -> LiveLoops | None:
-        # The imports of live_loops.py take a third of a second, which a script without a loop need
-        # not pay for.
+        """The loops of the script; None if its processes have written no records yet."""
+        # Importing live_loops.py takes a third of a second. A script without a loop is spared it.
         if self._loops is None and any(self.folder.glob(f"*{SUFFIX}")):
             from fastloop.explain.attach.live_loops import LiveLoops
 
@@ -112,18 +118,19 @@ class LiveWatch:
         return self._loops
 
     def _print(self, show: Callable[[], object]) -> None:
+        """Erase the status line, and call a function that prints."""
         self.close()
         show()
 
     def _answer_signal(self) -> None:
+        """Print a report if the script has answered a SIGUSR1 by writing its stacks."""
         path = self.folder / USER_STACKS_FILE
         size = path.stat().st_size if path.exists() else 0
         if size > self._asked_bytes:
             self._asked_bytes = size
             self._looks_since_signal = 0
             self._print(self._report)
-        # The script's process needs a moment to answer, so two looks pass before a missing answer
-        # is reported.
+        # The script needs a moment to answer: a missing answer is reported after two further looks.
         elif self._looks_since_signal > 2:
             self._looks_since_signal = 0
             self._print(lambda: self._tell(OWN_HANDLER))
@@ -131,7 +138,7 @@ class LiveWatch:
             self._looks_since_signal += 1
 
     def _check(self, loop: LiveLoop, moved: set[int]) -> None:
-        """Report the loop once if its processes record nothing for hang_s.
+        """Report the loop once if its processes record nothing for `hang_s` seconds.
 
         moved: ids of the processes that have recorded something since the last look.
         """
@@ -139,12 +146,12 @@ class LiveWatch:
             self._still[loop.process_id] = _LoopStill()
             return
         still = self._still.setdefault(loop.process_id, _LoopStill())
-        # The time is counted in looks. A clock would go on while all processes are stopped.
+        # The time is counted in looks, because a clock would go on while all processes are stopped.
         still.still_s += self.period_s
         if still.is_told or still.still_s < self.hang_s / 2:
             return
-        # hangs.py shares code with trials and so imports torch. It is imported only for a loop that
-        # may hang.
+        # hangs.py shares code with trials, and so imports torch. The import is therefore left to a
+        # loop that may hang.
         from fastloop.explain.attach.hangs import processes_of, read_cpu_s
 
         if not still.cpu_s:
@@ -158,11 +165,12 @@ class LiveWatch:
         """Report that the loop hangs, unless its step was reported before."""
         from fastloop.explain.attach.hangs import describe_hang, processes_of, read_cpu_s
 
-        # A step that is always long is reported once.
+        # Every step of a loop may be long, so steps at one place are reported only once.
         if not loop.is_waiting:
             if loop.place in self._told_steps:
                 return
             self._told_steps.add(loop.place)
+        # Process id -> the cores that the process has kept busy since `still.cpu_s` was read.
         cores = {
             pid: (cpu_s - still.cpu_s[pid]) / (still.still_s - still.read_at_s)
             for pid, cpu_s in read_cpu_s(processes_of(loop)).items()
@@ -172,6 +180,7 @@ class LiveWatch:
         self._print(lambda: self._tell(text))
 
     def _describe(self, live: LiveLoops, loop: LiveLoop) -> str:
+        """The text of the status line; if the loop stands still, the text says for how long."""
         still_s = self._still[loop.process_id].still_s
         if still_s < 2 * self.period_s:
             return f"fastloop: {live.describe(loop)}"
@@ -183,9 +192,10 @@ class LiveWatch:
 def watch_script(
     folder: Path, report: Callable[[], object], hang_s: float
 ) -> Iterator[Callable[[], None]]:
-    """Look at the script's records in a thread that sleeps between, until the context ends.
+    """Watch a script in a thread until the context ends.
 
-    Yields the function to call when SIGUSR1 was passed on to the script.
+    folder, report, hang_s: see LiveWatch. Yields a function, which the caller calls when it has
+    passed SIGUSR1 on to the script.
     """
     has_ended = Event()
     watch = LiveWatch(
@@ -201,7 +211,7 @@ def watch_script(
         while not has_ended.wait(watch.period_s):
             try:
                 watch.look()
-            # The script goes on, whatever its records or the terminal are like.
+            # An error of the records or of the terminal ends only the watch: the script goes on.
             except Exception as error:
                 watch.close()
                 print(f"fastloop: the script is no longer watched: {error!r}", file=sys.stderr)

@@ -1,6 +1,7 @@
 """Find the passes over a script's DataLoaders: the wait for each batch, and the step on it.
 
-A pass is one iteration over a DataLoader, such as an epoch.
+A pass is one iteration over a DataLoader, such as an epoch. An event is a recorded piece of work or
+of waiting. A fact is a dict that a process has recorded about a DataLoader or a pass.
 """
 
 from __future__ import annotations
@@ -25,29 +26,33 @@ OF_LOOPS = (Part.START, Part.WAIT, Part.STEP, Part.END)
 
 @dataclass(kw_only=True)
 class LoaderPass:
-    """A pass of a loop over a DataLoader. Its lists, except `own_events`, have an entry for each
-    batch."""
+    """A pass of a loop over a DataLoader.
+
+    Each list, except `own_events`, has an entry for each batch. All times are in nanoseconds.
+    """
 
     number: int
     """Number of the pass in its process."""
     loader: int
     """Number of the DataLoader in its process."""
     process_id: int
+    """Id of the loop's process."""
     lane: LaneKey
-    """Lane of the thread that calls next()."""
+    """Lane (the recorded work) of the thread that calls next()."""
     start_ns: int
-    """Start of the call of iter(), which starts the workers."""
+    """Time at which iter() was called, which starts the workers."""
     iter_ns: int
     """Duration of iter()."""
     place: str
     """File and line of the script that asks for the batches."""
     iterator_made_ns: int
-    """Start of the first pass after the iterator was made or reset. If the DataLoader keeps it for
-    several passes, batches of this pass may have been made from that time on."""
+    """Earliest time at which a batch of this pass may have been made. The DataLoader may keep an
+    iterator for several passes: then this is the start of the first of these passes."""
     earlier_passes: int
-    """Number of earlier passes for which the iterator was reset, as with persistent workers."""
+    """Number of times that the DataLoader has reset its iterator for a new pass, up to this pass.
+    It does so if its workers are persistent."""
     pids: tuple[int, ...]
-    """Process ids of the workers."""
+    """Process ids of the workers; empty if there are none."""
     batches: list[int] = field(default_factory=list)
     """Numbers by which the workers know the batches."""
     wait_start_ns: list[int] = field(default_factory=list)
@@ -55,17 +60,18 @@ class LoaderPass:
     wait_stop_ns: list[int] = field(default_factory=list)
     """Time at which the loop got the batch."""
     step_ns: list[int] = field(default_factory=list)
-    """Time from a batch's arrival until the loop asks for the next one, without inner loops."""
+    """Time from the arrival of the batch until the loop asks for the next one. The time of inner
+    loops is left out."""
     step_cpu_ns: list[int] = field(default_factory=list)
-    """CPU time of the process in the step, or UNKNOWN."""
+    """CPU time of the process in the step; UNKNOWN if the step contains an inner loop."""
     end_ns: int = 0
-    """Duration of the next() that found no more batches."""
+    """Duration of the call of next() that found no more batches."""
     stop_ns: int = 0
     """The last time at which the loop asked for a batch, or found none."""
     own_events: list[Event] = field(default_factory=list)
-    """Its events, without the time of inner loops."""
+    """Events of the pass, without the time of inner loops."""
     covered_ns: int = 0
-    """Time from start to stop that its events, and events of inner loops, account for."""
+    """Time between start and stop that events of this pass, or of inner loops, cover."""
 
     @property
     def waits(self) -> Iterator[tuple[int, int, int]]:
@@ -74,21 +80,24 @@ class LoaderPass:
 
     @property
     def maker_pids(self) -> tuple[int, ...]:
-        """Ids of the processes that make its batches: the workers, or without any the loop's."""
+        """Ids of the processes that make the batches: the workers, or else the loop's process."""
         return self.pids or (self.process_id,)
 
     @property
     def number_by_makers(self) -> int:
         """Number of this pass in the records of the processes that make its batches."""
-        # A worker's records carry the number of epochs that it has finished: it knows no other
-        # number. The loop's own process knows that of the pass.
+        # A worker knows only the number of epochs that it has finished, and records this number.
+        # The loop's own process records the number of the pass.
         return self.earlier_passes if self.pids else self.number
 
 
 def find_passes(process: ProcessRecords) -> list[LoaderPass]:
-    """The passes of a process, in order, without batches on which no step has ended."""
-    # If the loop neither asks for another batch nor ends, its last batch has no step: no record
-    # shows how the script went on.
+    """The passes of a process, in order; a batch is left out if the step on it has not ended.
+
+    Passes without batches are left out.
+    """
+    # If the loop neither asks for another batch nor ends, no record shows when the step on its last
+    # batch has ended.
     begun = describe_passes(process)
     by_lane: dict[LaneKey, list[Event]] = defaultdict(list)
     passes: dict[int, LoaderPass] = {}
@@ -99,7 +108,7 @@ def find_passes(process: ProcessRecords) -> list[LoaderPass]:
                 fact = begun[event.pass_number]
                 earlier = passes.get(fact["first_pass"])
                 passes[event.pass_number] = _begin(event, fact, earlier)
-    # Events nest within one thread only, and next() may be called in another thread than iter().
+    # Only events of the same thread nest. next() may be called in another thread than iter().
     for events in by_lane.values():
         _add_batches(passes, events)
     return [each for each in passes.values() if each.batches]
@@ -111,27 +120,27 @@ def is_about_loader(fact: Mapping[str, Any]) -> bool:
 
 
 def is_about_pass(fact: Mapping[str, Any]) -> bool:
-    """True if the fact says where a pass has begun, or corrects its place."""
+    """True if the fact describes a pass that has begun, or corrects the place of a pass."""
     return "pass_number" in fact
 
 
 def describe_loaders(process: ProcessRecords) -> dict[int, dict[str, Any]]:
-    """The facts about each DataLoader of a process, by its number."""
+    """Number of a DataLoader of the process -> the facts about it."""
     loaders: dict[int, dict[str, Any]] = {}
     for fact in process.facts:
         if is_about_loader(fact):
             loaders[fact["loader"]] = dict(fact)
-        # The length of the dataset, which a sampler has asked for later. A fork may write it for a
-        # DataLoader of its parent.
+        # This fact has the length of the dataset. It is written when a sampler asks for the length,
+        # in a fork also for a DataLoader of the parent.
         elif "num_samples" in fact and fact["loader"] in loaders:
             loaders[fact["loader"]] |= fact
     return loaders
 
 
 def describe_passes(process: ProcessRecords) -> dict[int, dict[str, Any]]:
-    """The facts about each pass of a process that has begun, by its number."""
+    """Number of a pass that has begun in the process -> the facts about it."""
     begun: dict[int, dict[str, Any]] = defaultdict(dict)
-    # A later fact corrects the place of a pass.
+    # A later fact may correct the place of a pass.
     for fact in process.facts:
         if is_about_pass(fact):
             begun[fact["pass_number"]] |= fact
@@ -139,6 +148,10 @@ def describe_passes(process: ProcessRecords) -> dict[int, dict[str, Any]]:
 
 
 def _begin(start: Event, fact: dict[str, Any], earlier: LoaderPass | None) -> LoaderPass:
+    """The pass that begins with the event `start`, still without batches.
+
+    earlier: the first pass for which the DataLoader has kept this iterator; None: this pass.
+    """
     return LoaderPass(
         number=start.pass_number,
         loader=fact["loader"],
@@ -155,9 +168,12 @@ def _begin(start: Event, fact: dict[str, Any], earlier: LoaderPass | None) -> Lo
 
 
 def _add_batches(passes: dict[int, LoaderPass], events: Sequence[Event]) -> None:
-    """Add the batches of a thread's loops to their passes."""
+    """Add the batches of all loops of a thread to their passes.
+
+    passes: number of a pass -> the pass. events: the loop events of one thread.
+    """
     steps_ns: dict[tuple[int, int], int] = defaultdict(int)
-    # flatten() takes inner loops out of the step that contains them, such as a validation.
+    # A step may contain inner loops, such as a validation. flatten() cuts their time out of it.
     pieces = flatten(events)
     for piece in pieces:
         if loop_pass := passes.get(piece.pass_number):
@@ -180,10 +196,12 @@ def _add_batches(passes: dict[int, LoaderPass], events: Sequence[Event]) -> None
 
 
 def _add_coverage(passes: Iterable[LoaderPass], pieces: Sequence[Event]) -> None:
-    """Add `covered_ns` to the passes of a thread. pieces: its events, without the time of inner
-    loops."""
-    # Running sums of the pieces, because a script may have many passes and events. iter() is added
-    # separately, because it may have run in another thread.
+    """Set `covered_ns` of the passes of a thread.
+
+    pieces: events of the thread, cut into pieces that don't overlap, in order of time.
+    """
+    # A script may have many passes and events, so running sums of the pieces are used. iter() is
+    # added separately, because it may have run in another thread.
     starts = [piece.start_ns for piece in pieces]
     reached = [0, *accumulate(piece.stop_ns - piece.start_ns for piece in pieces)]
     for each in passes:
@@ -193,7 +211,10 @@ def _add_coverage(passes: Iterable[LoaderPass], pieces: Sequence[Event]) -> None
 
 
 def _add_batch(loop_pass: LoaderPass, wait: Event, step: Event, step_ns: int) -> None:
-    """Add a batch. step_ns: the time of its step without inner loops."""
+    """Add a batch to its pass.
+
+    wait, step: the events of the batch. step_ns: time of the step without inner loops.
+    """
     loop_pass.lane = wait.lane
     loop_pass.batches.append(wait.batch)
     loop_pass.wait_start_ns.append(wait.start_ns)

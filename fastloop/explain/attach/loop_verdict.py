@@ -25,13 +25,14 @@ from fastloop.explain.verdict import MOST_UNSURE_SHARE, WORTH_IMPROVING
 from fastloop.explain.verdict import PHRASES as JOB_PHRASES
 
 LEAST_CONTENTION = 0.02
-"""Share of the time below which the first sentence does not mention contention."""
+"""Share of the time below which the first sentence does not mention contention, in which the
+loader's workers have the cores that a step needs."""
 MOST_SLOWED = 4.0
-"""Other programs are assumed to slow down steps, or loading, by at most this factor. Chosen by
-hand: on a machine that others use completely, the quotient would be infinite."""
+"""Maximum factor by which other programs are assumed to slow down steps or loading. Chosen by hand:
+without a maximum, the factor would be infinite on a machine that other programs use completely."""
 PHRASES = JOB_PHRASES | {Part.DECODE: "the dataset: reading and decoding samples"}
-"""Phrases for the parts, as in a job's verdict. Only here, reading and decoding are one part: a
-script's dataset is not taken apart, unlike a job's."""
+"""Part -> the phrase for it in a sentence, as in a job's verdict. A script's dataset is not taken
+apart, unlike a job's, so reading and decoding are one part here."""
 
 
 def judge_loop(loop: Loop, shares: Mapping[Part, Estimate]) -> Verdict:
@@ -57,15 +58,17 @@ def _choose_part(wait: Estimate, shares: Mapping[Part, Estimate]) -> Part:
     if wait.value < WORTH_IMPROVING:
         return Part.STEP if wait.high <= MOST_UNSURE_SHARE else Part.UNATTRIBUTED
     leading = _leading_part(shares)
-    # The script runs only once, so there are no rounds to resample, as `explain` has. The greatest
-    # part is sure only if its interval overlaps no other.
+    # `explain` resamples its rounds to find how sure the greatest part is. A script runs only once:
+    # its greatest part is sure if no other share is above the lower end of the part's interval.
     is_sure = wait.low > 0 and shares[leading].low > 0 and not _rival_parts(shares)
     return leading if is_sure else Part.UNATTRIBUTED
 
 
 def _tell_other_parts(loop: Loop, part: Part, shares: Mapping[Part, Estimate]) -> str:
-    """The sentence on the other parts that the verdict might name on a quiet machine. Empty if
-    there are none, or if the verdict itself is UNATTRIBUTED."""
+    """The sentence on the other parts that the verdict might name on a quiet machine.
+
+    Empty if there are no such parts, or if the verdict is UNATTRIBUTED.
+    """
     others = _possible_parts(loop, shares) - {part, Part.UNATTRIBUTED}
     if part is Part.UNATTRIBUTED or not others:
         return ""
@@ -78,8 +81,11 @@ def _tell_other_parts(loop: Loop, part: Part, shares: Mapping[Part, Estimate]) -
 
 
 def _possible_parts(loop: Loop, shares: Mapping[Part, Estimate]) -> set[Part]:
-    """The parts that the verdict names if other programs have slowed down the steps alone, or the
-    waits alone; none on a quiet machine."""
+    """The parts that the verdict might name without other programs; none on a quiet machine.
+
+    Other programs may have slowed down only the steps, or only the waits. Each of these two cases
+    gives a part.
+    """
     cores = usable_cores()
     if loop.other_cores <= QUIET_SHARE * cores:
         return set()
@@ -109,8 +115,7 @@ def _divide_shares(
 
 
 def _contention_share(shares: Mapping[Part, Estimate]) -> Estimate:
-    """The share of the time in which the step waits for cores that workers have; 0 if there is no
-    such part."""
+    """The share of contention in the loop's time; 0 if the loop has no such part."""
     return shares.get(Part.CONTENTION, Estimate(value=0.0, low=0.0, high=0.0, is_interval=True))
 
 
@@ -121,15 +126,17 @@ def _leading_part(shares: Mapping[Part, Estimate]) -> Part:
 
 
 def _rival_parts(shares: Mapping[Part, Estimate]) -> list[Part]:
-    """The parts of the waits that may be greater than the leading part: their shares are above the
-    lower end of the leading part's interval."""
+    """The parts of the waits that may be greater than the leading part.
+
+    A part may be greater if its share is above the lower end of the leading part's interval.
+    """
     leading = _leading_part(shares)
     others = [part for part in shares if part not in (*OF_STEPS, leading)]
     return [part for part in others if shares[part].value > shares[leading].low]
 
 
 def _tell_answer(loop: Loop, wait: Estimate, part: Part, shares: Mapping[Part, Estimate]) -> str:
-    """The answer: what limits the loop, how much of its time it takes, and what it can gain."""
+    """The first sentence: the part that limits the loop, its share, and the possible gain."""
     if part is Part.CONTENTION:
         return _tell_contention(loop, shares)
     if part is Part.STEP:
@@ -140,6 +147,7 @@ def _tell_answer(loop: Loop, wait: Estimate, part: Part, shares: Mapping[Part, E
 
 
 def _tell_contention(loop: Loop, shares: Mapping[Part, Estimate]) -> str:
+    """The first sentence on a loop that its own workers slow down."""
     return (
         f"The loop over {loop.name} is slowed down by its own workers: for "
         f"{_show_contention(shares)} of the time its step could go on, but they have the cores; "
@@ -148,6 +156,7 @@ def _tell_contention(loop: Loop, shares: Mapping[Part, Estimate]) -> str:
 
 
 def _tell_step(loop: Loop, wait: Estimate, shares: Mapping[Part, Estimate]) -> str:
+    """The first sentence on a loop that its step limits."""
     name = f"The loop over {loop.name} is limited by its step"
     most = show_percent(max(0.0, wait.high))
     seconds = _show_loop_time(loop)
@@ -156,8 +165,8 @@ def _tell_step(loop: Loop, wait: Estimate, shares: Mapping[Part, Estimate]) -> s
             f"{name}: it waits for data at most {most} of {seconds}, and for cores that its "
             f"workers use {_show_contention(shares)}"
         )
-    # The cores that workers use may slow the step down, so that a loader with fewer workers may
-    # gain more than the waits.
+    # Workers use cores, which may slow the step down. A loader with fewer workers may then save
+    # more than the waits, so the sentence promises no maximum.
     if loop.facts["num_workers"]:
         return (
             f"{name}: it waits for data at most {most} of {seconds}, while its workers use cores, "
@@ -170,6 +179,7 @@ def _tell_step(loop: Loop, wait: Estimate, shares: Mapping[Part, Estimate]) -> s
 
 
 def _tell_no_answer(loop: Loop, wait: Estimate) -> str:
+    """The first sentence on a loop with too few batches for an answer."""
     likely, most = show_percent(max(0.0, wait.value)), show_percent(max(0.0, wait.high))
     return (
         f"No answer yet: these batches can't tell whether the loop over {loop.name} waits: "
@@ -178,6 +188,7 @@ def _tell_no_answer(loop: Loop, wait: Estimate) -> str:
 
 
 def _tell_wait(loop: Loop, wait: Estimate, shares: Mapping[Part, Estimate]) -> str:
+    """The first sentence on a loop that waits for data."""
     is_wide = wait.high >= WIDEST_INTERVAL * wait.low
     share = f"about {show_percent(wait.value)}" if is_wide else show_estimate(wait, show_percent)
     cores = ""
@@ -194,7 +205,7 @@ def _is_contention_told(shares: Mapping[Part, Estimate]) -> bool:
 
 
 def _show_contention(shares: Mapping[Part, Estimate]) -> str:
-    """The share of the time in which the step waits for cores that workers have, as text."""
+    """The share of contention in the loop's time, as text."""
     return show_estimate(_contention_share(shares), show_percent)
 
 
@@ -215,11 +226,11 @@ def _tell_time_without_waits(loop: Loop, shares: Mapping[Part, Estimate]) -> str
     steps, low, high = (
         show_time(_seconds_of_rank(loop) * each) for each in (step.value, step.low, step.high)
     )
-    # Steps beside busy workers are slower than steps without workers, also because they share
-    # memory bandwidth and caches, which is not measured: the time may be even less.
+    # Busy workers slow the steps down, because both share memory bandwidth and caches. This effect
+    # is not measured, so the steps alone may take even less.
     if loop.facts["num_workers"]:
         told = f"{high if step.is_interval else steps} or less"
-    # Few batches have no interval, and bounds with the digits of the time itself say nothing.
+    # Bounds are left out if few batches have no interval, or if both bounds look the same as text.
     elif step.is_interval and low != high:
         told = f"{steps} (between {low} and {high})"
     else:
@@ -246,7 +257,8 @@ def _tell_reason(loop: Loop, wait: Estimate, part: Part, shares: Mapping[Part, E
         f"The greatest part of the wait, {percentage} of it, is {PHRASES[leading]}, "
         f"{each_ms} ms {unit}"
     )
-    # The verdict names what the loop waits for, although the table has a greater row.
+    # The verdict names a part of the wait although the table's row of the step is greater, so the
+    # sentence mentions the step, too.
     if (step := shares[Part.STEP].value) <= shares[leading].value:
         return told
     return f"{told}; its steps, in which it does not wait, take {show_percent(step)} of the time"

@@ -1,15 +1,15 @@
 """The lengths of a script's datasets, as torch's samplers ask for them.
 
-A dataset's `__len__` is the script's own code, which may count its calls or take long. A DataLoader
-with one of torch's samplers calls it anyway: the probe keeps that result instead of calling it
-again.
+A dataset's `__len__` is the script's own code, which may count its calls or take long. A sampler of
+torch calls it anyway. The probe, which observes the script, keeps the sampler's result instead of
+calling `__len__` once more.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-# The import of torch.utils.data, which has these classes, too, may not be complete here.
+# torch.utils.data has these classes, too, but its import may not be complete at this point.
 from torch.utils.data import sampler as samplers
 
 from fastloop.explain.attach.by_identity import ByIdentity
@@ -22,25 +22,30 @@ if TYPE_CHECKING:
 
 
 class SamplerLengths:
-    """The lengths that samplers have asked for, and the DataLoaders that wait for one."""
+    """The lengths of the datasets for which samplers have asked.
+
+    log: gets the length as a fact about each DataLoader that waits for the length.
+    """
 
     def __init__(self, log: EventLog) -> None:
         self._log = log
         self._known: ByIdentity[int] = ByIdentity()
+        """Dataset -> its length."""
         self._awaited: ByIdentity[list[int]] = ByIdentity()
+        """Dataset -> the numbers of the DataLoaders that wait for its length."""
 
     def probe_samplers(self) -> None:
-        """Let torch's samplers find `measure` in their module instead of Python's own len."""
+        """Make the name `len` in the module of torch's samplers stand for `measure`."""
         module: Any = samplers
         module.len = self.measure
 
     @skip_in_warnings
     def measure(self, sized: Any) -> int:
-        """len(sized), which is kept; the DataLoaders that wait for it get it as a fact."""
+        """Return len(sized), keep it, and log it for each DataLoader that waits for it."""
         length = len(sized)
         try:
             self._known[sized] = length
-        # A list can't be followed.
+        # A list has no weak references, so no length can be kept for it.
         except TypeError:
             return length
         if numbers := self._awaited.get(sized):
@@ -50,8 +55,11 @@ class SamplerLengths:
         return length
 
     def find(self, loader: DataLoader[Any], number: int) -> int | None:
-        """The length of the dataset; None if it has no length, or if the sampler will ask for it
-        later: a further fact then gives it to the DataLoader of this number."""
+        """The length of the DataLoader's dataset; None if the length is not known now.
+
+        The dataset may have no length, or a sampler may ask for it later. In the second case a
+        later fact has the length. number: that of the DataLoader in the facts.
+        """
         dataset = loader.dataset
         length = self._known.get(dataset)
         if length is not None:
@@ -60,16 +68,18 @@ class SamplerLengths:
             return count_samples(loader)
         try:
             self._awaited[dataset] = [*(self._awaited.get(dataset) or []), number]
-        # A list can't be followed.
+        # A list has no weak references, so no DataLoader can wait for its length.
         except TypeError:
             return count_samples(loader)
         return None
 
 
 def _asks_for_length(loader: DataLoader[Any]) -> bool:
-    """True if the DataLoader's indices come from a sampler that asks the dataset for its length
-    when it begins."""
-    # The comparison is with None, because the truth of a batch sampler would ask for its length.
+    """True if a sampler of torch will ask the DataLoader's dataset for its length.
+
+    Such a sampler asks when an iteration over it begins.
+    """
+    # The batch sampler is compared with None, because `if batch_sampler` would call its `__len__`.
     sampler: Any = loader.sampler if loader.batch_sampler is None else loader.batch_sampler
     while type(sampler) is samplers.BatchSampler:
         sampler = sampler.sampler

@@ -18,15 +18,16 @@ from fastloop.explain.attach.loader_places import is_probe
 
 
 def become_script(arguments: Sequence[str]) -> None:
-    """Run [-m] <script> [its arguments] in this process; its exceptions are raised.
+    """Run a script or a module in this process, as Python itself would run it.
 
-    A printed traceback has the script's frames only.
+    arguments: [-m] <script> [its arguments]. Exceptions of the script are raised. A printed
+    traceback has only frames of the script.
     """
     add_own_files(arguments)
     run = _prepare_module(arguments[1:]) if arguments[0] == "-m" else _prepare_file(arguments)
     try:
         run()
-    # The interpreter calls no excepthook for SystemExit.
+    # The interpreter calls no excepthook for SystemExit, so the hook need not be replaced.
     except SystemExit:
         raise
     except BaseException:
@@ -36,19 +37,21 @@ def become_script(arguments: Sequence[str]) -> None:
 
 
 def _prepare_module(arguments: Sequence[str]) -> Callable[[], Any]:
+    """Prepare this process as `python -m` does; returns a function that runs the module."""
     sys.argv[:] = ["-m", *arguments[1:]]
     if not sys.flags.safe_path:
         sys.path.insert(0, os.getcwd())
     _empty_main()
-    # python -m calls this function; the public run_module leaves another __main__ behind.
+    # python -m calls this function. The public run_module would run the module in another __main__.
     run = runpy._run_module_as_main  # pyright: ignore[reportAttributeAccessIssue]
     return partial(run, arguments[0])
 
 
 def _prepare_file(arguments: Sequence[str]) -> Callable[[], Any]:
+    """Prepare this process as `python <script>` does; returns a function that runs the script."""
     sys.argv[:] = arguments
     path = arguments[0]
-    # Python runs __main__.py of a folder.
+    # If the script is a folder, Python runs the __main__.py in it.
     if Path(path).is_dir():
         sys.path.insert(0, os.path.abspath(path))
         _empty_main()
@@ -57,7 +60,8 @@ def _prepare_file(arguments: Sequence[str]) -> Callable[[], Any]:
     if not sys.flags.safe_path:
         sys.path.insert(0, os.path.dirname(os.path.realpath(path)))
     names = _empty_main()
-    # Path.resolve would follow symbolic links, which Python does for sys.path alone.
+    # Python follows symbolic links for sys.path, but not for __file__. Path.resolve would follow
+    # them.
     file = os.path.abspath(path)
     loader = SourceFileLoader("__main__", file)
     names |= {"__file__": file, "__cached__": None, "__loader__": loader}
@@ -65,6 +69,7 @@ def _prepare_file(arguments: Sequence[str]) -> Callable[[], Any]:
 
 
 def _run_file(file: str, names: dict[str, Any]) -> None:
+    """Run the code of the file, with `names` as its global names."""
     with io.open_code(file) as source:
         code = compile(source.read(), file, "exec", dont_inherit=True)
     exec(code, names)
@@ -82,10 +87,11 @@ def _empty_main() -> dict[str, Any]:
 
 
 def _without_own_frames(hook: Callable[..., Any]) -> Callable[..., Any]:
-    """An excepthook that calls the script's hook with the tracebacks of the script alone."""
+    """An excepthook that calls the script's `hook`, with only the script's frames in tracebacks."""
 
     def call(kind: type[BaseException], value: BaseException, _: TracebackType | None) -> None:
-        # The hook may look at sys.excepthook, or print an error of its own.
+        # The script's hook is put back first, because it may look at sys.excepthook, or print an
+        # error of its own.
         sys.excepthook = hook
         for error in _chain(value):
             error.__traceback__ = _script_frames(error.__traceback__)
@@ -95,7 +101,7 @@ def _without_own_frames(hook: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _chain(error: BaseException) -> list[BaseException]:
-    """The exception with its causes and contexts."""
+    """The exception with all of its causes and contexts, each once."""
     found: list[BaseException] = []
     waiting: list[BaseException | None] = [error]
     while waiting:
@@ -107,7 +113,10 @@ def _chain(error: BaseException) -> list[BaseException]:
 
 
 def _script_frames(traceback: TracebackType | None) -> TracebackType | None:
-    """The traceback without the frames of this package's probe."""
+    """The traceback without the frames of fastloop's probe; None if no frame is left.
+
+    The probe is the code of fastloop that wraps functions of torch.
+    """
     if traceback is None:
         return None
     following = _script_frames(traceback.tb_next)

@@ -1,4 +1,4 @@
-"""The protocol of columns, the dtype and shape of their samples, and a list of columns."""
+"""Columns: their protocols, the dtype and shape of their samples, and a list of columns."""
 
 from __future__ import annotations
 
@@ -20,8 +20,9 @@ class SampleSpec:
 
     dtype: torch.dtype
     shape: tuple[int, ...]
+    """Shape of one sample, without the batch."""
     channels_last: bool = False
-    """Samples of shape (channels, height, width) are stored as (height, width, channels)."""
+    """True: samples of shape (channels, height, width) are stored as (height, width, channels)."""
 
     @property
     def nbytes(self) -> int:
@@ -39,16 +40,16 @@ class SampleSpec:
         return items.view(len(rows), height, width, channels).permute(0, 3, 1, 2)
 
     def view_tensor(self, rows: np.ndarray) -> torch.Tensor:
-        """View the memory of a uint8 array of rows in the same way."""
+        """View a (n, nbytes) uint8 array of rows as such a tensor, which shares its memory."""
         return self.view(torch.from_numpy(rows))
 
 
 @runtime_checkable
 class Column(Protocol):
-    """A leaf of a source that computes its samples on demand, unlike a tensor or an array.
+    """A leaf of a source that writes its samples to memory when they are asked for.
 
-    A column with `slow = True` takes longer to make a sample than to copy one: each of its batches
-    is divided among all threads.
+    If making a sample takes longer than copying one, a column has the attribute `slow = True`. Each
+    batch of the column is then divided among all threads.
     """
 
     @property
@@ -61,11 +62,11 @@ class Column(Protocol):
         ...
 
     def fill(self, indices: np.ndarray, out: np.ndarray) -> None:
-        """Write the samples at `indices` to `out`. Several threads call this concurrently.
+        """Write the samples at `indices` to `out`; several threads call this method concurrently.
 
         indices: int64, already checked to be within bounds.
-        out: (len(indices), spec.nbytes) uint8; `spec.view_tensor(out)` views it as a tensor. Its
-        memory is reused: keep no reference to it.
+        out: (len(indices), spec.nbytes) uint8; `spec.view_tensor(out)` views it as a tensor. The
+        memory of `out` is reused, so keep no reference to it.
         """
         ...
 
@@ -75,24 +76,24 @@ class RandomColumn(Protocol):
     """A column of samples that draw random numbers."""
 
     def with_seed(self, seed: int) -> Column:
-        """The column of an epoch with this seed, of 63 bits."""
+        """The column of one epoch, with draws that follow from the epoch's seed of 63 bits."""
         ...
 
 
 class ColumnList(list):
-    """A list of columns: FastLoader's batches of it are lists of their rows.
+    """A list of columns: a batch of FastLoader is a list with a tensor of each column.
 
-    Any other list is a Dataset of samples, as DataLoader reads it. `open_store`
-    returns this one for the store of a Dataset of samples that are tuples or lists.
+    FastLoader reads any other list as a list of samples, as DataLoader does. `open_store` returns a
+    ColumnList for the store of a Dataset of samples that are tuples or lists.
     """
 
 
 def mark_columns(tree: Any) -> Any:
-    """The tree of columns for FastLoader, with a ColumnList in place of each list."""
+    """The tree of columns for FastLoader, as a ColumnList if the tree itself is a list."""
     return ColumnList(tree) if type(tree) is list else tree
 
 
-# tree_map of a tree of columns then returns a ColumnList, too.
+# Registered as a node, a ColumnList stays a ColumnList in the result of torch's tree_map.
 pytree.register_pytree_node(
     ColumnList,
     lambda columns: (list(columns), None),

@@ -1,8 +1,8 @@
-"""`converted`, which makes a column of rows that are converted to floats as they are gathered.
+"""Columns of rows that are converted to floats as they are gathered, made by `converted`.
 
-A loop that converts its batches reads and writes each of them in memory once more per operation.
-The native core gathers, converts and scales each row while it is in the processor's cache: memory
-is read once, as uint8, and written once.
+If a loop converts its batches, each operation reads and writes the whole batch in memory once more.
+The native core gathers, converts and scales a row while the row is in the processor's cache. Memory
+is read once, in the dtype of the source, and written once.
 """
 
 from __future__ import annotations
@@ -28,10 +28,13 @@ class ConvertedColumn:
     """Rows as floats, multiplied by a factor and shifted by an offset; see `converted`."""
 
     rows: ArrayColumn
+    """The rows of the source."""
     spec: SampleSpec
+    """Dtype and shape of the converted samples."""
     source_layout: Literal["CHW", "HWC"]
+    """The place of the channels in the rows of the source: first or last."""
     factor: torch.Tensor
-    """One number, or one for each channel."""
+    """(1,) or (channels,): one number, or one for each channel."""
     offset: torch.Tensor
     """The numbers to add, of the same shape as `factor`."""
 
@@ -40,10 +43,10 @@ class ConvertedColumn:
         return len(self.rows)
 
     def fill(self, indices: np.ndarray, out: np.ndarray) -> None:
-        """Write the converted rows at `indices` to `out`."""
+        """Write the converted rows at `indices` to `out`, see `Column.fill`."""
         if not self.spec.nbytes or fill_rows(self, indices, out):
             return
-        # Without the core, rows are gathered first, and then converted as a whole.
+        # Without the core, all rows are gathered first, and converted afterwards.
         gathered = np.empty((len(indices), self.rows.spec.nbytes), np.uint8)
         self.rows.fill(indices, gathered)
         rows = self.rows.spec.view_tensor(gathered)
@@ -52,7 +55,7 @@ class ConvertedColumn:
         _convert_rows(rows, self.factor, self.offset, self.spec.view_tensor(out))
 
     def native_rows(self) -> dict[str, Any] | None:
-        """The arguments of the native core's column; None for types that it does not convert."""
+        """The arguments of the native core's `Column`; None if the core can't convert the rows."""
         rows = self.rows
         spec = self.spec
         if spec.dtype not in NATIVE_TARGETS or rows.spec.dtype not in SOURCE_TYPES:
@@ -61,7 +64,8 @@ class ConvertedColumn:
         if arguments is None:
             return None
         channels, pixels = math.prod(spec.shape[:1]), math.prod(spec.shape[1:])
-        # With one item for each channel both layouts are the same, and channels last is faster.
+        # If each channel has a single item, both layouts are the same. The core is faster if they
+        # are described as channels last.
         is_vector = pixels == 1
         is_last = is_vector or self.source_layout == "HWC"
         becomes_last = is_vector or spec.channels_last
@@ -95,10 +99,10 @@ def converted(  # noqa: PLR0913 - the parameters have torch's and torchvision's 
         mean, std: one number, or one per channel.
         channels_last: deliver samples in torch's memory_format channels_last.
 
-    Equal to torchvision's to_dtype and normalize up to rounding: scale, mean and std are merged
-    into one multiplication and one addition, computed in at least float32. Raises ValueError for an
-    invalid dtype or layout, a std that is not positive, a mean or std with another length than the
-    number of channels, and a source that `FastLoader` would not accept.
+    The values equal those of torchvision's to_dtype and normalize, except for rounding: scale, mean
+    and std are merged into one multiplication and one addition, computed in at least float32.
+    Raises ValueError for an invalid dtype or layout, a std that is not positive, a mean or std of
+    another length than the number of channels, and a source that `FastLoader` would not accept.
 
     >>> images = converted(torch.zeros(10, 3, 8, 8, dtype=torch.uint8), mean=[0.5, 0.5, 0.5])
     >>> loader = FastLoader((images, torch.arange(10)), batch_size=5, shuffle=True)
@@ -118,7 +122,7 @@ def converted(  # noqa: PLR0913 - the parameters have torch's and torchvision's 
     if scale is None:
         scale = 1 / 255 if rows.spec.dtype == torch.uint8 else 1.0
     means, stds = _channel_values("mean", mean, shape), _channel_values("std", std, shape)
-    # min() of numbers with a NaN depends on their order.
+    # Each number is tested by itself, because min() may miss a NaN.
     if not all(each > 0 for each in stds):
         raise ValueError(f"std={std}: allowed are numbers above 0")
     spec = SampleSpec(dtype, shape, channels_last)
@@ -126,7 +130,7 @@ def converted(  # noqa: PLR0913 - the parameters have torch's and torchvision's 
     # is used for all channels.
     count = max(len(means), len(stds))
     means, stds = means * (count // len(means)), stds * (count // len(stds))
-    # The computation uses float32 at least: in bfloat16, a mean of 120 is off by 0.3.
+    # The computation uses at least float32. In bfloat16, the error for a mean of 120 is 0.3.
     compute_dtype = torch.promote_types(dtype, torch.float32)
     factors = [scale / each for each in stds]
     offsets = [-mean / std for mean, std in zip(means, stds, strict=True)]
@@ -142,6 +146,10 @@ def converted(  # noqa: PLR0913 - the parameters have torch's and torchvision's 
 def _channel_values(
     name: str, value: float | Sequence[float] | np.ndarray, shape: tuple[int, ...]
 ) -> list[float]:
+    """The numbers of `mean` or `std`: one, or one for each channel; raises ValueError for others.
+
+    name: the parameter's name in the message. shape: the samples' shape, (channels, ...).
+    """
     if isinstance(value, Sequence):
         values = [float(each) for each in value]
     else:
@@ -156,22 +164,22 @@ def _channel_values(
 def _convert_rows(
     rows: torch.Tensor, factor: torch.Tensor, offset: torch.Tensor, result: torch.Tensor
 ) -> None:
-    """Write rows * factor + offset to `result`; factor and offset have one number, or one for each
-    channel.
+    """Write rows * factor + offset to `result`.
 
-    The result is computed in the factor's dtype. Product and sum are rounded one after the other,
-    which gives the same bits as the native core.
+    rows, result: (batch_size, channels, ...). factor, offset: one number, or one for each channel.
+    The computation uses factor's dtype. The product is rounded before the sum, as in the native
+    core, so the bits are the same.
     """
     is_in_place = result.dtype == factor.dtype
     floats = result if is_in_place else torch.empty_like(result, dtype=factor.dtype)
-    # If this were one operation with the next, torch would make a temporary copy.
+    # The conversion is an operation of its own. If the multiplication converted the rows, torch
+    # would make a temporary copy.
     floats.copy_(rows)
     if len(factor) > 1:
         shape = len(factor), *(1 for _ in result.shape[2:])
         floats.mul_(factor.view(shape)).add_(offset.view(shape))
     elif factor != 1 or offset != 0:
-        # If there is neither a factor nor an offset, nothing is computed: adding 0 would change
-        # -0.0.
+        # For factor 1 and offset 0 nothing is computed: adding 0 would change -0.0 to 0.0.
         floats.mul_(factor).add_(offset)
     if not is_in_place:
         result.copy_(floats)

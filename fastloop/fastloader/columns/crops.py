@@ -14,20 +14,24 @@ from fastloop.core.seeds import splitmix64
 ATTEMPTS = 10
 """The number of attempts to find a random crop that lies within the image, as in torchvision."""
 DRAWS_PER_ATTEMPT = 4
-"""Each attempt draws the share of the area, the ratio, the top and the left."""
+"""The number of draws of an attempt: share of the area, ratio, top and left."""
 FLIP_DRAW = ATTEMPTS * DRAWS_PER_ATTEMPT
-"""The number of the draw that decides about the flip, which follows those of all attempts."""
+"""The number of the draw that decides about the flip. It follows the draws of all attempts."""
 RANDOM_RESIZED_CROP, CENTER_CROP = 0, 1
 """The native decoder's kinds of crops, as in jpeg.h."""
 MAX_SIDE = 1 << 14
 """Maximum length of a sample's side, and of a resized image's shorter side, in pixels."""
 Size = int | tuple[int, int]
+"""(height, width), or one number for both, in pixels."""
 
 
 @dataclass(frozen=True)
 class Axis:
-    """The cut along one axis: `length` pixels of the image from `start` on are resized to `resized`
-    pixels. `count` of these, from `first` on, are the sample."""
+    """The cut along one axis of an image, in pixels.
+
+    `length` pixels of the image, from `start` on, are resized to `resized` pixels. `count` of these
+    pixels, from `first` on, are the sample.
+    """
 
     start: int
     length: int
@@ -43,6 +47,7 @@ class Cut:
     rows: Axis
     columns: Axis
     is_flipped: bool = False
+    """True if the sample is flipped horizontally."""
 
 
 class Crop(Protocol):
@@ -50,17 +55,22 @@ class Crop(Protocol):
 
     @property
     def height_width(self) -> tuple[int, int]:
-        """The height and width of a sample."""
+        """The height and width of a sample, in pixels."""
         ...
 
     @property
     def native(self) -> tuple:
-        """The crop as arguments of the native decoder's functions, without the flip's
-        probability, which follows them."""
+        """The crop as arguments of the native decoder's functions.
+
+        The next argument of these functions is the probability of a flip.
+        """
         ...
 
     def cut(self, key: int, height: int, width: int) -> Cut:
-        """The part of an image of this size that the random numbers of the key select."""
+        """The part of an image that is a sample.
+
+        key: the seed of the sample's random numbers. height, width: of the image, in pixels.
+        """
         ...
 
 
@@ -69,8 +79,8 @@ class RandomResizedCrop:
     """A random part of each image, resized: torchvision's RandomResizedCrop.
 
     Args:
-        size: of the samples, (height, width), or one number for both.
-        scale: the least and the greatest share of the image's area.
+        size: (height, width) of the samples in pixels, or one number for both.
+        scale: the least and the greatest area of the part, as shares of the image's area.
         ratio: the least and the greatest width / height of the part.
 
     Raises ValueError for an invalid argument.
@@ -101,7 +111,7 @@ class RandomResizedCrop:
         return RANDOM_RESIZED_CROP, self.height_width, tuple(self.scale), tuple(self.ratio), 0
 
     def cut(self, key: int, height: int, width: int) -> Cut:
-        """The part that the key draws; the middle of the image if none of ten draws fits."""
+        """The part that is drawn with the key; the middle of the image if no attempt succeeds."""
         low, high = map(math.log, self.ratio)
         for number in range(0, FLIP_DRAW, DRAWS_PER_ATTEMPT):
             # The draws are numbered as in cut.c.
@@ -109,8 +119,8 @@ class RandomResizedCrop:
             ratio = math.exp(low + (high - low) * draw(key, number + 1))
             area = float(height) * width * share
             w, h = round(math.sqrt(area * ratio)), round(math.sqrt(area / ratio))
-            # Some areas and ratios do not fit into a long image. They are then drawn again, up to
-            # ATTEMPTS times, as in torchvision.
+            # Some areas and ratios do not fit into a long image. As in torchvision, they are then
+            # drawn again, in at most ATTEMPTS attempts.
             if 1 <= w <= width and 1 <= h <= height:
                 top = int(draw(key, number + 2) * (height - h + 1))
                 left = int(draw(key, number + 3) * (width - w + 1))
@@ -118,7 +128,7 @@ class RandomResizedCrop:
         return self._cut_middle(height, width)
 
     def _cut_middle(self, height: int, width: int) -> Cut:
-        """The largest part in the middle with a ratio that is allowed."""
+        """The largest part in the middle of the image with an allowed width / height."""
         ratio = width / height
         low, high = self.ratio
         h = min(height, max(1, round(width / low))) if ratio < low else height
@@ -126,6 +136,7 @@ class RandomResizedCrop:
         return self._cut((height - h) // 2, h, (width - w) // 2, w)
 
     def _cut(self, top: int, h: int, left: int, w: int) -> Cut:
+        """The part of height `h` and width `w` at (top, left), resized to a sample."""
         height, width = self.height_width
         return Cut(Axis(top, h, height, 0, height), Axis(left, w, width, 0, width))
 
@@ -135,8 +146,8 @@ class CenterCrop:
     """The middle of each resized image: torchvision's Resize(resize) and CenterCrop(size).
 
     Args:
-        size: of the samples, (height, width), or one number for both.
-        resize: length to which the image's shorter side is resized first; at least `size`.
+        size: (height, width) of the samples in pixels, or one number for both.
+        resize: pixels to which the image's shorter side is resized first; at least `size`.
 
     Raises ValueError for an invalid argument.
     """
@@ -161,7 +172,7 @@ class CenterCrop:
         return CENTER_CROP, self.height_width, (0.0, 0.0), (0.0, 0.0), self.resize
 
     def cut(self, key: int, height: int, width: int) -> Cut:  # noqa: ARG002
-        """The middle; the key draws nothing."""
+        """The middle of the resized image, for which no random numbers are drawn."""
         shorter = min(height, width)
         num_rows, num_columns = self.height_width
         rows = _middle(height, self.resize * height // shorter, num_rows)
@@ -170,18 +181,18 @@ class CenterCrop:
 
 
 def draw_cut(crop: Crop, flip: float, key: int, height: int, width: int) -> Cut:
-    """The part that a sample's key draws, flipped with the probability `flip`."""
+    """The part of an image that is drawn with the key, flipped with the probability `flip`."""
     cut = crop.cut(key, height, width)
     return Cut(cut.rows, cut.columns, draw(key, FLIP_DRAW) < flip)
 
 
 def draw(key: int, number: int) -> float:
-    """A number in [0, 1): output `number` of splitmix64, which starts from the key."""
+    """A random number in [0, 1): output `number` of splitmix64, with the key as its seed."""
     return (splitmix64(key, number) >> 11) * 2.0**-53
 
 
 def check_size(size: Size) -> None:
-    """Raise ValueError for anything but sides of 1 to MAX_SIDE."""
+    """Raise ValueError unless each side is a whole number from 1 to MAX_SIDE."""
     sides = size if isinstance(size, tuple | list) else (size, size)
     if len(sides) != 2 or not all(type(side) is int and 1 <= side <= MAX_SIDE for side in sides):
         raise ValueError(f"size={size}: allowed are (height, width) or one side, 1 to {MAX_SIDE}")
@@ -193,5 +204,6 @@ def as_pair(size: Size) -> tuple[int, int]:
 
 
 def _middle(length: int, resized: int, count: int) -> Axis:
+    """The cut of the middle `count` pixels of an axis that is resized as a whole."""
     # round() rounds halves to even, as nearbyint() does in cut.c, and as torchvision does.
     return Axis(0, length, resized, round((resized - count) / 2), count)

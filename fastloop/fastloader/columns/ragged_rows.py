@@ -1,4 +1,4 @@
-"""RaggedRows: rows or texts of several lengths, kept as one array of values and their offsets."""
+"""Rows or texts of several lengths: `RaggedRows`, and a Dataset of trees of them, `RaggedTree`."""
 
 from __future__ import annotations
 
@@ -22,18 +22,20 @@ class RaggedRows:
     """Rows of several lengths: row i is values[offsets[i]:offsets[i + 1]]."""
 
     values: np.ndarray
+    """The items of all rows, one row after the other."""
     offsets: np.ndarray
-    """int64, one more than there are rows."""
+    """int64 (number of rows + 1,): the start of each row in `values`, then the end of the last."""
     is_text: bool = False
-    """True if rows are the UTF-8 bytes of texts."""
+    """True if rows are texts, and `values` contains their UTF-8 bytes."""
 
     def __len__(self) -> int:
         return len(self.offsets) - 1
 
     def __getitem__(self, index: int) -> torch.Tensor | str:
-        """Return a row, a copy, or a text; -1 is the last one.
+        """Return a copy of a row as a tensor, or a text; index -1 is the last row.
 
-        Raises IndexError for an index out of bounds, OSError if the files have become shorter.
+        Raises IndexError for an index out of bounds, and OSError if a mapped file has become
+        shorter.
         """
         self._check_files()
         place = range(len(self))[index]
@@ -42,15 +44,17 @@ class RaggedRows:
         return bytes(row).decode() if self.is_text else torch.from_numpy(np.array(row))
 
     def take(self, indices: Sequence[int]) -> tuple[torch.Tensor, torch.Tensor] | list[str]:
-        """Rows, padded by zeros to the longest of them, and their int64 lengths; or texts.
+        """The rows at `indices`, padded with zeros, and their int64 lengths; or a list of texts.
 
-        -1 is the last row. Raises IndexError for an index out of bounds.
+        The padded tensor has the shape (len(indices), longest length, ...). Index -1 is the last
+        row. Raises IndexError and OSError as `__getitem__` does.
         """
         if self.is_text:
             return [self[index] for index in indices]  # pyright: ignore[reportReturnType]
         self._check_files()
         places = np.asarray(indices, np.int64)
-        # The end of a row is at the next place, which for -1 would be that of the first row.
+        # Row k ends at offsets[k + 1]. For row -1 this would be offsets[0], so negative places are
+        # replaced.
         if places.min(initial=0) < 0:
             places = np.where(places < 0, places + len(self), places)
             if places.min() < 0:
@@ -65,49 +69,55 @@ class RaggedRows:
 
     @cached_property
     def _files(self) -> list[MappedFile]:
+        """The files from which the arrays are mapped; empty for arrays in memory."""
         files = map(find_file, (self.values, self.offsets))
         return [file for file in files if file is not None]
 
     def _check_files(self) -> None:
+        """Raise OSError if a mapped file has become shorter."""
         for file in self._files:
             file.check()
 
     def __reduce__(self) -> tuple[Callable[..., RaggedRows], tuple[Any, ...]]:
-        """Pickle the place of rows in mapped files instead of their bytes; rows in memory are
-        pickled whole."""
+        """Pickle the regions of mapped arrays in their files; pickle arrays in memory whole."""
         return _reopen, (pack_maps([self.values, self.offsets]), self.is_text)
 
 
 def _reopen(maps: list[Any], is_text: bool) -> RaggedRows:
+    """The unpickled rows; regions of files are mapped again."""
     values, offsets = unpack_maps(maps)
     return RaggedRows(values, offsets, is_text)
 
 
 @dataclass(frozen=True)
 class RaggedTree(Dataset):
-    """The samples of a tree with ragged leaves, one by one or as a batch."""
+    """A Dataset of a tree with ragged leaves, which are RaggedRows."""
 
     tree: Tree
+    """A tree of RaggedRows, tensors, arrays and columns with the same number of rows."""
 
     def __len__(self) -> int:
         return len(pytree.tree_leaves(self.tree)[0])
 
     def __getitem__(self, index: int | list[int]) -> Tree:
-        """Return a sample as the dataset had it, or the batch of a list of indices, in which a
-        ragged leaf is (padded, lengths), or a list of texts.
+        """Return the sample at an index, or the batch of a list of indices.
 
-        Raises IndexError for an index out of bounds; -1 is the last sample.
+        In a batch, a ragged leaf is (padded, lengths) or a list of texts, see `RaggedRows.take`. A
+        single index of -1 is the last sample. Raises IndexError for an index out of bounds.
         """
+        # A range refuses indices out of bounds, and counts negative ones from the end.
+        places = range(len(self))
         if isinstance(index, list):
-            return pytree.tree_map(lambda leaf: _take(leaf, index), self.tree)
-        place = range(len(self))[index]
+            chosen = [places[each] for each in index]
+            return pytree.tree_map(lambda leaf: _take(leaf, chosen), self.tree)
+        place = places[index]
         return pytree.tree_map(lambda leaf: _row(leaf, place), self.tree)
 
 
 def is_ragged_tree(source: Tree) -> bool:
     """True for a tree with ragged leaves.
 
-    Raises ValueError if its leaves differ in their numbers of rows.
+    Raises ValueError if the leaves of such a tree differ in their numbers of rows.
     """
     leaves = pytree.tree_leaves(source)
     if not any(isinstance(leaf, RaggedRows) for leaf in leaves):
@@ -119,10 +129,12 @@ def is_ragged_tree(source: Tree) -> bool:
 
 
 def _row(leaf: Any, index: int) -> Any:
+    """The row of a leaf at an index, without padding."""
     return leaf[index] if isinstance(leaf, RaggedRows) else _take(leaf, [index])[0]
 
 
 def _take(leaf: Any, indices: list[int]) -> Any:
+    """The rows of a leaf at `indices`, as a batch has them."""
     if isinstance(leaf, RaggedRows):
         return leaf.take(indices)
     column = array_column(leaf) if isinstance(leaf, torch.Tensor | np.ndarray) else leaf

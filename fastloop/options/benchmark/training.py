@@ -26,10 +26,15 @@ class Training:
     """
 
     limit: ClassVar[Literal["gather", "replay"]] = "replay"
+    """The machine limit: the same steps on batches that are on the device already."""
     trains: ClassVar[bool] = True
+    """True: ranks average their gradients in every step."""
 
     def check(self, model: Model, num_classes: int | None, sample: Leaves | None) -> None:
-        """Raise Unsupported if the model does not accept the samples."""
+        """Raise Unsupported if the model does not accept the samples.
+
+        num_classes, sample: None: not known yet, as before the data is prepared.
+        """
         model.check(num_classes, sample)
 
     def session(self, setup: Setup) -> ModelSession:
@@ -57,7 +62,10 @@ class Training:
 def _training_step(
     loss_of: Step, optimizer: torch.optim.Optimizer, scaler: torch.amp.GradScaler | None
 ) -> Step:
-    """A function that trains on a batch and returns its loss; scaler: None without scaling."""
+    """A function that trains on a batch and returns the loss.
+
+    scaler: scales the loss, so that small gradients do not underflow; None: no scaling.
+    """
 
     def step(source: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
         optimizer.zero_grad()

@@ -13,9 +13,9 @@ from fastloop.data.ragged import collate_by_leaf
 
 @option
 class PadCollate:
-    """A collate that pads: each leaf with at least one dimension becomes a pair (padded, lengths).
+    """A collate that makes a pair (padded, lengths) of each leaf with at least one dimension.
 
-    Samples are padded with `value` along the first dimension to the longest of their batch.
+    Leaves are padded with `value` along their first dimension, to the longest one of the batch.
     """
 
     takes: ClassVar[Literal["ragged"]] = "ragged"
@@ -24,10 +24,10 @@ class PadCollate:
     """The number with which samples are padded."""
 
     def collate(self, samples: list[Tree]) -> Tree:
-        """The batch: (batch, longest, …) and int64 (batch,) for each padded leaf, default_collate
-        for the others.
+        """The batch of these samples, with a pair (padded, lengths) for each padded leaf.
 
-        Raises Unsupported if a leaf's dtype can't represent the value.
+        padded: (batch, longest, …). lengths: int64 (batch,). torch's default_collate makes the
+        other leaves. Raises Unsupported if a leaf's dtype can't represent the value.
         """
         return collate_by_leaf(samples, self._pad)
 
@@ -36,11 +36,15 @@ class PadCollate:
         return batch
 
     def caveat(self, sample_nbytes: int) -> str:
-        """A remark that bytes and limit are based on the samples without padding."""
+        """The caveat that bytes and limit are based on samples without padding.
+
+        sample_nbytes: mean size of a sample without padding, in bytes.
+        """
         mean = f"{sample_nbytes:,} bytes per sample, the mean without padding"
         return f"padded: bytes and limit are based on {mean}"
 
     def _pad(self, tensors: list[torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
+        """The pair (padded, lengths) of a leaf, from the leaf's tensor in each sample."""
         dtype = tensors[0].dtype
         # torch would silently convert the value.
         if not _can_represent(dtype, self.value):
@@ -51,6 +55,7 @@ class PadCollate:
 
 
 def _can_represent(dtype: torch.dtype, value: float) -> bool:
+    """True for a floating-point dtype, and for any other dtype that can hold the value."""
     if dtype.is_floating_point or dtype.is_complex:
         return True
     if dtype == torch.bool:

@@ -14,7 +14,7 @@ from fastloop.core.user_code import call, check_arguments, check_usable, error_l
 from fastloop.data.random_samples import sample_fingerprint
 
 FINGERPRINTED_SAMPLES = 16
-"""Maximum number of samples whose content is a part of the fingerprint."""
+"""Maximum number of samples with content that is a part of the fingerprint."""
 
 
 @option
@@ -32,8 +32,8 @@ class CustomDataset:
     """Number by which uint8 values were divided to make the samples' floats, such as 255; None:
     floats are compared bit by bit."""
     version: str | int | None
-    """A part of the fingerprint, to be changed when the data changes in a way that the length and a
-    few samples do not show; None: no version."""
+    """A part of the fingerprint; None: no version. The fingerprint contains only the length and a
+    few samples, so a change of other data needs another version."""
     ragged: bool | None
     """True if samples differ in the first dimension of their leaves; None: true with collate=pad,
     else false."""
@@ -60,7 +60,8 @@ class CustomDataset:
         # The indices are spread evenly from the first sample to the last.
         gaps = FINGERPRINTED_SAMPLES - 1
         indices = sorted({k * last // gaps for k in range(gaps + 1)})
-        # Samples that differ at the second reading are random: they would change each fingerprint.
+        # Samples that differ at the second reading are random, and would change the fingerprint
+        # every time.
         first, second = (
             [sample_fingerprint(samples, index) for index in indices] for _ in range(2)
         )

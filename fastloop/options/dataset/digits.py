@@ -17,10 +17,12 @@ from fastloop.core.types import option
 
 @dataclass(frozen=True)
 class DigitSamples:
-    """(float32 (1, 8, 8) in 0..1, int) samples, converted one at a time as a decoder would."""
+    """Samples (float32 image of shape (1, 8, 8) in 0..1, int); each access converts one image."""
 
     images: np.ndarray
+    """uint8 (digits, 8, 8), with pixels from 0 to 16."""
     targets: list[int]
+    """The class of each digit, from 0 to 9."""
 
     def __len__(self) -> int:
         return len(self.targets)
@@ -40,11 +42,11 @@ class Digits:
     gathers: ClassVar[bool] = True
 
     def fetch(self) -> str:
-        """A fingerprint of scikit-learn's version, which includes the data."""
+        """A fingerprint of the version of scikit-learn; the data is a part of this package."""
         return fingerprint("digits", version("scikit-learn"))
 
     def files(self) -> list[Path]:
-        """The file in scikit-learn's package."""
+        """The file with the data in scikit-learn's package."""
         return [_package_folder() / "datasets" / "data" / "digits.csv.gz"]
 
     def open(self) -> DigitSamples:
@@ -56,13 +58,13 @@ class Digits:
         return DigitSamples(images, table[:, -1].astype(int).tolist())
 
     def open_uint8(self) -> list[tuple[np.ndarray, int]]:
-        """(uint8 (8, 8, 1), int) samples."""
+        """Samples (uint8 image of shape (8, 8, 1), int)."""
         samples = self.open()
         return list(zip(samples.images[..., np.newaxis], samples.targets, strict=True))
 
 
 def _package_folder() -> Path:
-    """Folder of scikit-learn, which is not imported."""
+    """The folder of scikit-learn's package, found without importing the package."""
     spec = find_spec("sklearn")
     assert spec is not None  # fastloop requires it
     assert spec.origin is not None

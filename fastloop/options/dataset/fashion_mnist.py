@@ -1,5 +1,4 @@
-"""`dataset=fashion_mnist`: torchvision's FashionMNIST; each sample is a PIL image, converted by
-ToTensor."""
+"""`dataset=fashion_mnist`: torchvision's FashionMNIST, with PIL images converted by ToTensor."""
 
 from __future__ import annotations
 
@@ -21,14 +20,15 @@ from fastloop.core.fingerprints import file_fingerprint, fingerprint
 from fastloop.core.types import BadData, option
 
 SPLITS = {True: "train", False: "t10k"}
-"""The split in the files' names, by the setting `train`."""
+"""Value of the setting `train` -> name of the split in the names of the files."""
 
 
 @dataclass(frozen=True)
 class RepeatedSamples:
-    """The samples repeated `times` times, each decoded on every access."""
+    """Samples that are repeated `times` times; each access converts the image again."""
 
     samples: torchvision.datasets.FashionMNIST
+    """torchvision's dataset, with its transform."""
     times: int
     """Number of times that each sample occurs."""
 
@@ -49,10 +49,9 @@ class FashionMnist:
     root: str
     """Path of the folder that contains FashionMNIST/raw, with the files in torchvision's layout."""
     train: bool
-    """True: the 60,000 images for training; False: the 10,000 images for testing, in the files
-    t10k."""
+    """True: the 60,000 images for training; False: the 10,000 images for testing."""
     download: bool
-    """True: missing files are downloaded."""
+    """True: missing files are downloaded; False: missing files are an error."""
     download_timeout_s: PositiveFloat
     """Time limit of each network operation in seconds."""
     repeat: PositiveInt
@@ -69,9 +68,9 @@ class FashionMnist:
         return Path(self.root) / "FashionMNIST" / "raw"
 
     def fetch(self) -> str:
-        """A fingerprint of the IDX files, which are downloaded if missing and `download` is true.
+        """A fingerprint of the IDX files of the split, and of `repeat`.
 
-        Raises BadData if they are not available.
+        Downloads missing files if `download` is true. Raises BadData if files are missing then.
         """
         if not all(path.exists() for path in self._files(*SPLITS.values())):
             self._fetch_missing()
@@ -88,26 +87,32 @@ class FashionMnist:
         return RepeatedSamples(self._torchvision(to_tensor, download=False), self.repeat)
 
     def open_uint8(self) -> RepeatedSamples:
-        """(uint8 (28, 28, 1), int) samples, still one PIL image each."""
+        """Samples (uint8 array of shape (28, 28, 1), int), each still made from a PIL image."""
         return RepeatedSamples(self._torchvision(_pixels, download=False), self.repeat)
 
     def _fetch_missing(self) -> None:
+        """Download the missing files; raises BadData if `download` is false, or for a failure."""
         if not self.download:
             raise BadData(self._explain("dataset.download=false"))
         try:
-            # Two commands, or two ranks, may start with an empty folder at the same time.
+            # Two commands, or two ranks of a job, may find an empty folder at the same time.
             with hold_lock(Path(self.root) / "FashionMNIST"):
                 self._torchvision(None, download=True)
         except OSError as error:
             raise BadData(self._explain(str(error))) from error
 
     def _files(self, *splits: str) -> list[Path]:
+        """Paths of the files of images and of labels of these splits."""
         kinds = ("images-idx3-ubyte", "labels-idx1-ubyte")
         return [self.folder / f"{split}-{kind}" for split in splits for kind in kinds]
 
     def _torchvision(
         self, transform: Callable[[Any], Any] | None, download: bool
     ) -> torchvision.datasets.FashionMNIST:
+        """torchvision's dataset; raises BadData if its files are missing or invalid.
+
+        transform: applied to each PIL image; None: images stay PIL images.
+        """
         try:
             with _socket_timeout(self.download_timeout_s):
                 samples = torchvision.datasets.FashionMNIST(
@@ -119,15 +124,15 @@ class FashionMnist:
             # If a download fails, the first line names the file, and the last line the reason.
             reason = f"{first} {others[-1]}" if others and first.endswith(":") else first
             raise BadData(self._explain(reason)) from error
-        # torchvision does not compare the numbers of images and labels: without this check, a
-        # truncated file of labels would be noticed only during an epoch.
+        # torchvision does not compare the numbers of images and labels. Without this check, a
+        # truncated file of labels would cause an error only during an epoch.
         if len(samples.data) != len(samples.targets):
             counts = f"{len(samples.data)} images, {len(samples.targets)} labels"
             raise BadData(f"{self.folder}: {counts} ({SPLITS[self.train]})")
         return samples
 
     def _explain(self, reason: str) -> str:
-        """The text of an error: the files are not IDX data, or are missing, and how to get them."""
+        """The message for files that are not IDX data, or for missing files, with advice."""
         if all(path.exists() for path in self._files(*SPLITS.values())):
             images, labels = self._files(SPLITS[self.train])
             return f"{images} or {labels}: not IDX data: {reason}"
@@ -139,13 +144,15 @@ class FashionMnist:
 
 
 def _pixels(image: Image) -> np.ndarray:
+    """The pixels of a grey image as a uint8 array of shape (height, width, 1)."""
     return np.asarray(image)[..., np.newaxis]
 
 
 @contextmanager
 def _socket_timeout(seconds: float) -> Iterator[None]:
-    # torchvision calls urlopen without a timeout: a download would hang on a network that drops
-    # packets.
+    """A context in which each network operation has this time limit."""
+    # torchvision calls urlopen without a timeout. On a network that drops packets, a download would
+    # wait forever.
     before = socket.getdefaulttimeout()
     socket.setdefaulttimeout(seconds)
     try:

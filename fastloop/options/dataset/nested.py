@@ -19,7 +19,11 @@ SEED = 0
 
 @dataclass(frozen=True)
 class NestedSamples:
-    """{"im": {"label", "image"}, "cim", "pim": [two]}, float32 (channels, size, size) in 0..1."""
+    """Samples {"im": {"label", "image"}, "cim", "pim": [first, second]}, generated on access.
+
+    Each leaf is a random image: float32 (channels, size, size) in [0, 1), with one channel for
+    "label" and three channels for all others.
+    """
 
     count: int
     """Number of samples."""
@@ -47,7 +51,7 @@ class NestedSamples:
 
 @option
 class NestedDataset:
-    """Samples that are nested dicts and lists of images; placement=direct can't move them."""
+    """A dataset of nested dicts and lists of images, which placement=direct can't move."""
 
     label: ClassVar[str] = "nested"
     num_classes: ClassVar[None] = None
@@ -58,7 +62,7 @@ class NestedDataset:
     """Height and width of each image in pixels."""
 
     def fetch(self) -> str:
-        """A fingerprint of the settings and of the version of numpy, which draws the samples."""
+        """A fingerprint of the settings, and of the version of numpy, which draws the images."""
         return fingerprint("nested", self.count, self.size, np.__version__)
 
     def open(self) -> NestedSamples:

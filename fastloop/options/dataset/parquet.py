@@ -23,9 +23,10 @@ LIBRARY = Library("pyarrow", "dataset=parquet", "pip install pyarrow")
 class ParquetDataset:
     """Rows of Parquet files as samples.
 
-    A sample is the value of a single column, or a dict if there are several columns. With
-    label_column it is (inputs, label), and an integer label is int64. Reading a row decodes its
-    whole row group; the `groups_in_memory` groups that were decoded last are kept.
+    A sample is the value of a single column, or a dict of the values of several columns. With
+    label_column a sample is the tuple (inputs, label), and an integer label is int64. A Parquet
+    file consists of row groups. A row is read by decoding its whole group. The `groups_in_memory`
+    groups that were used last stay decoded.
     """
 
     label: ClassVar[str] = "parquet"
@@ -38,28 +39,30 @@ class ParquetDataset:
     label_column: str | None
     """Name of the column of the labels; None: samples have no label."""
     stack: bool
-    """True: the columns of a sample are joined to one float32 vector."""
+    """True: the columns of a sample are joined to one float32 vector. False: each column is a value
+    of its own."""
     groups_in_memory: PositiveInt
     """Maximum number of decoded row groups that each process keeps."""
     ragged: bool
-    """True if the lists of a column differ in length."""
+    """True if the lists of a column may differ in length."""
 
     @property
     def num_classes(self) -> int | None:
-        """0, which stands for the largest label + 1; None if samples have no label."""
+        """0, which means the largest label + 1, if samples have labels; otherwise None."""
         return None if self.label_column is None else 0
 
     def fetch(self) -> str:
-        """A fingerprint of the files and of the columns.
+        """The fingerprint of the files and of the settings on columns.
 
-        Raises BadData for columns that are absent, or neither numbers nor lists of numbers.
+        Raises BadData for files that are missing or not Parquet, and for columns that are absent,
+        or that contain neither numbers nor lists of numbers.
         """
         _TableReader(self).close()
         settings = self.columns, self.label_column, self.stack
         return files_fingerprint(self.files(), *settings)
 
     def files(self) -> list[Path]:
-        """The Parquet files."""
+        """The file at `path`, or all .parquet files below that folder."""
         path = own_path(self.path, LIBRARY.option, "a .parquet file, or a folder of them")
         return files_below(path, ".parquet")
 
@@ -74,7 +77,11 @@ class ParquetDataset:
 
 
 class _TableReader:
-    """The user's open files, and the row groups that were decoded last."""
+    """The open files of a dataset, and their row groups that were used last, decoded.
+
+    Raises BadData for files that are not Parquet, without rows, or without suitable columns, and
+    Unsupported for settings that exclude each other.
+    """
 
     def __init__(self, dataset: ParquetDataset) -> None:
         self._dataset = dataset
@@ -97,12 +104,16 @@ class _TableReader:
                 self._groups.append((path, file, group))
                 sizes.append(file.metadata.row_group(group).num_rows)
         self.first_rows = np.cumsum(sizes)
+        """int64 (groups + 1,): the first row of each group, then the number of rows."""
         if not self.first_rows[-1]:
             raise BadData(f"{dataset.path}: no rows")
         self._rows = RowGroups(self.first_rows, self._decode, dataset.groups_in_memory)
 
     def read(self, indices: Sequence[int]) -> Tree:
-        """The rows of these indices, in their order."""
+        """The batch of the rows at `indices`, in this order.
+
+        A leaf is a tensor or, if its lists differ in length, an array of objects.
+        """
         leaves = [_numbers(column) for column in self._rows.gather(indices)]
         has_label = self._dataset.label_column is not None
         label = _as_label(leaves.pop()) if has_label else None
@@ -112,18 +123,20 @@ class _TableReader:
         return sample_of(dict(zip(self._inputs, leaves, strict=True)), label)
 
     def close(self) -> None:
+        """Free the decoded row groups, and close the files."""
         self._rows.clear()
         for file in self._files:
             file.close(force=True)
 
     def _decode(self, number: int) -> list[np.ndarray]:
-        """The columns of a row group, decoded; `number` counts the groups of all files."""
+        """The decoded columns of a row group; `number` counts the groups of all files."""
         path, file, group = self._groups[number]
         table = file.read_row_group(group, columns=self._names)
         return [_array(path, name, table.column(name)) for name in self._names]
 
 
 def _open_file(path: Path) -> Any:
+    """The file as pyarrow's ParquetFile; raises BadData if it is not a Parquet file."""
     parquet = LIBRARY.load("pyarrow.parquet")
     try:
         return parquet.ParquetFile(path, memory_map=True)
@@ -152,8 +165,11 @@ def _check_column(path: Path, schema: Any, name: str, ragged: bool) -> None:
 
 
 def _array(path: Path, name: str, column: Any) -> np.ndarray:
-    """A column as an array; if it has lists without a fixed length, as an object array that holds
-    one array per row."""
+    """A column as an array with one item per row.
+
+    Lists of a fixed length become further dimensions. Lists without a fixed length become arrays in
+    an array of objects. Raises BadData for missing values.
+    """
     types = LIBRARY.load().types
     values = column.combine_chunks()
     shape = []
@@ -175,6 +191,7 @@ def _array(path: Path, name: str, column: Any) -> np.ndarray:
 
 
 def _numbers(column: np.ndarray) -> torch.Tensor | np.ndarray:
+    """The column as a tensor; an array of objects stays as it is."""
     return column if column.dtype == object else torch.from_numpy(column)
 
 

@@ -24,18 +24,19 @@ from fastloop.data.dataset_files import create_once
 OWN_DATA = "to read your own texts, name your Dataset: dataset._target_=..."
 """Advice in the error message that appears if dataset.root holds other files."""
 PARAGRAPH_BREAK = re.compile(rb"\n\s*\n")
+"""Pattern of the blank lines that separate paragraphs."""
 
 
 @dataclass(frozen=True)
 class Paragraphs:
-    """(int64 (length,), int) samples from one array of bytes."""
+    """Samples of texts: each is a pair of int64 (length,) tokens and an int label."""
 
     tokens: np.ndarray
-    """uint8, the bytes of all samples one after another."""
+    """uint8 (tokens,): the bytes of all samples, one after another."""
     bounds: np.ndarray
-    """int64 (samples + 1,): the start of each sample and the end of the last one."""
+    """int64 (samples + 1,): the start of each sample in `tokens`, and the end of the last one."""
     labels: np.ndarray
-    """(samples,): the label of each sample."""
+    """int64 (samples,): the label of each sample."""
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -47,10 +48,10 @@ class Paragraphs:
 
 @option
 class Texts:
-    """Paragraphs of the source of Python's standard library, one token per byte.
+    """A dataset of the paragraphs in the source of Python's standard library.
 
-    A sample has at most max_length tokens. The label is the number of the top-level module that
-    contains the paragraph. No download is needed.
+    A sample has one token for each byte, and at most `max_length` tokens. The label is the number
+    of the top-level module that contains the paragraph. No download is needed.
     """
 
     label: ClassVar[str] = "texts"
@@ -74,17 +75,20 @@ class Texts:
     def fetch(self) -> str:
         """A fingerprint of the npz file, which is created if it is missing.
 
-        Raises BadData if it can't be created.
+        Raises BadData if the file can't be created.
         """
         create_once(self.path, self._make, self.root, OWN_DATA)
         return fingerprint("texts", file_fingerprint(self.path))
 
     def files(self) -> list[Path]:
-        """The npz file."""
+        """The paths of the files to read: the npz file."""
         return [self.path]
 
     def open(self) -> Paragraphs:
-        """All tokens in memory, one byte each; raises BadData if the file has other contents."""
+        """The samples, with all tokens in memory, one byte each.
+
+        Raises BadData if the file has other contents.
+        """
         try:
             # The file is opened here, because np.load does not close a file that it fails to read.
             with self.path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
@@ -98,6 +102,7 @@ class Texts:
         return samples
 
     def _make(self) -> None:
+        """Write the npz file; raises BadData if there are fewer than `count` paragraphs."""
         texts = list(_paragraphs())
         count = self.count or len(texts)
         if count > len(texts):
@@ -117,7 +122,10 @@ class Texts:
 
 
 def _paragraphs() -> Iterator[tuple[bytes, int]]:
-    """Yield each paragraph with the number of its module; modules are sorted by name."""
+    """Yield the bytes of each paragraph, and the number of its module among the sorted names.
+
+    Raises BadData if the source of the standard library is not installed.
+    """
     folder = Path(sysconfig.get_path("stdlib"))
     public = sorted(name for name in sys.stdlib_module_names if not name.startswith("_"))
     paths = [path for name in public if (path := folder / f"{name}.py").is_file()]

@@ -1,4 +1,4 @@
-"""The dataset of a job with a user's loader that takes no dataset, if the job names none."""
+"""UserDataset, the data of a job with a user's loader that takes no dataset."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from fastloop.core.types import Epochs, Tree, Unsupported
 
 
 class LoaderWithOwnData(Protocol):
-    """A user's loader that takes no dataset: it delivers data of its own."""
+    """A user's loader that takes no dataset, and delivers data of its own."""
 
     @property
     def target(self) -> str:
@@ -21,30 +21,36 @@ class LoaderWithOwnData(Protocol):
         ...
 
     def open_epochs(self, plan: Plan, dataset: Dataset | None) -> AbstractContextManager[Epochs]:
-        """Epochs of the loader's batches; if the dataset is None, of the loader's own data."""
+        """Open the epochs of batches that the loader delivers by this plan.
+
+        dataset: the dataset to load; None: the loader's own data.
+        """
         ...
 
 
 @dataclass(frozen=True, kw_only=True)
 class UserDataset:
-    """The samples that a user's loader delivers in its first epoch, if no dataset is named."""
+    """The samples that a user's loader delivers in its first epoch.
+
+    This is the dataset of a job that names no other dataset.
+    """
 
     loader: LoaderWithOwnData
     """The user's loader, which delivers the samples."""
     plan: Plan
     """The plan by which the loader delivers its first epoch."""
     same_data: bool
-    """False if the samples are random."""
+    """False if each epoch may have other samples, such as random ones."""
     label: ClassVar[str] = "own data"
     num_classes: ClassVar[int] = 0
     uint8_scale: ClassVar[None] = None
 
     def fetch(self) -> str:
-        """An empty fingerprint: the data is known only from the loader's batches."""
+        """An empty fingerprint, because the data has no source besides the loader."""
         return ""
 
     def open(self) -> Samples:
-        """Raise Unsupported: the loader delivers batches only."""
+        """Raise Unsupported, because the loader delivers only batches and not single samples."""
         raise Unsupported(f"{self.loader.target} brings its own data: name one with dataset=…")
 
     @contextmanager

@@ -22,5 +22,8 @@ class TorchvisionDecoder:
         return f"torchvision {torchvision.__version__}"
 
     def decode(self, data: bytes) -> np.ndarray:
-        """(height, width, 3) uint8, RGB; raises BadData."""
+        """The pixels of an image file, (height, width, 3) uint8 RGB.
+
+        Raises BadData for a file that is broken, or neither JPEG nor PNG nor WebP.
+        """
         return decode_rgb(data, decode_by_torchvision)

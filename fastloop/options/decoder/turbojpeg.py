@@ -1,4 +1,4 @@
-"""`decoder=turbojpeg`: libjpeg-turbo through simplejpeg."""
+"""`decoder=turbojpeg`: libjpeg-turbo, through the library simplejpeg."""
 
 from __future__ import annotations
 
@@ -15,19 +15,23 @@ from fastloop.fastloader.columns.image_headers import Encoded, Encoding
 
 @option
 class TurbojpegDecoder:
-    """A decoder of JPEG only, by libjpeg-turbo, which simplejpeg bundles."""
+    """A decoder that reads JPEG files only, with the libjpeg-turbo that simplejpeg bundles."""
 
     def library(self) -> str:
-        """simplejpeg's version; raises Unsupported if it is not installed."""
+        """Name and version of simplejpeg; raises Unsupported if simplejpeg is not installed."""
         Library("simplejpeg", "decoder=turbojpeg", "pip install simplejpeg").load()
         return f"simplejpeg {version('simplejpeg')}"
 
     def decode(self, data: bytes) -> np.ndarray:
-        """(height, width, 3) uint8, RGB; raises BadData for PNG and WebP, and for broken files."""
+        """The pixels of a JPEG file, (height, width, 3) uint8 in RGB.
+
+        Raises BadData for PNG and WebP files, and for broken files.
+        """
         return decode_rgb(data, _decode_jpeg)
 
 
 def _decode_jpeg(data: Encoded, encoding: Encoding) -> np.ndarray:
+    """Decode a JPEG file; raises ValueError for a file that is broken or no JPEG."""
     if encoding in ("PNG", "WebP"):
         others = "decoder=pil also PNG and WebP"
         raise ValueError(f"a {encoding} file; decoder=turbojpeg reads JPEG only, {others}")

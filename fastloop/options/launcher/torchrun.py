@@ -1,5 +1,4 @@
-"""`launcher=torchrun`: several ranks per trial, on this machine or, under torchrun, on
-several."""
+"""`launcher=torchrun`: several ranks per trial; under torchrun, perhaps on several machines."""
 
 from __future__ import annotations
 
@@ -22,10 +21,10 @@ from fastloop.processes.torchrun_env import torchrun_process
 
 @option
 class TorchrunLauncher:
-    """Runs each trial in several processes, the ranks of one process group, started as torchrun
-    would start them.
+    """Runs each trial in several processes, the ranks of one process group.
 
-    If fastloop runs under torchrun, on one node or on several, torchrun's processes are the ranks.
+    The ranks are started as torchrun would start them. If fastloop itself runs under torchrun, on
+    one node or on several, each of torchrun's processes starts one rank.
     """
 
     nproc_per_node: PositiveInt | None
@@ -42,6 +41,7 @@ class TorchrunLauncher:
 
     @model_validator(mode="after")
     def _agrees_with_torchrun(self) -> TorchrunLauncher:
+        """Raise ValueError if torchrun has started another number of processes."""
         process = torchrun_process()
         ranks = self.nproc_per_node
         if process and ranks not in (None, process.local_world_size):
@@ -58,14 +58,16 @@ class TorchrunLauncher:
     @property
     def _ranks(self) -> int:
         """Number of ranks that this process starts."""
-        # torchrun's own processes are the ranks.
+        # Each of torchrun's processes starts one rank.
         if torchrun_process():
             return 1
         return self.nproc_per_node or torch.cuda.device_count() or 1
 
     def check(self, device: torch.device) -> None:
-        """Raise Unsupported if this node has too few GPUs, or for backend=nccl on a device other
-        than CUDA."""
+        """Raise Unsupported if the ranks of this node can't run on the device.
+
+        The reason is backend=nccl on a device other than CUDA, or fewer GPUs than ranks.
+        """
         if self.backend == "nccl" and device.type != "cuda":
             raise Unsupported(f"launcher.backend=nccl needs CUDA devices, device is {device.type}")
         process = torchrun_process()
@@ -77,9 +79,9 @@ class TorchrunLauncher:
             raise Unsupported(f"{local} ranks on this node need {reason}")
 
     def call(self, function: Callable[..., Any], *args: Any, timeout_s: float | None = None) -> Any:
-        """function(*args), computed in a new process on this node as a group of one rank.
+        """The value of function(*args), called in a new process, which is a group of one rank.
 
-        Raises JobFailed.
+        timeout_s: maximum time of the call in seconds; None: no limit. Raises JobFailed.
         """
         work = self._work(RankTask(function=function, args=args), 1, timeout_s, observed=False)
         return run_ranks(work)[0].value
@@ -89,7 +91,8 @@ class TorchrunLauncher:
     ) -> list[RankAnswer]:
         """The answers of all ranks, by rank, each from a new process.
 
-        Raises JobFailed with the reason of the rank that failed first.
+        timeout_s: maximum time of the task in seconds; None: no limit. observed: sample the
+        resources of each rank. Raises JobFailed with the failure that has caused the others.
         """
         process = torchrun_process()
         work = self._work(task, self._ranks, timeout_s, observed)
@@ -98,6 +101,7 @@ class TorchrunLauncher:
     def _work(
         self, task: RankTask, ranks: int, timeout_s: float | None, observed: bool
     ) -> RankWork:
+        """The task, with the settings by which its ranks are started."""
         return RankWork(
             task=task,
             isolation=self.isolation,

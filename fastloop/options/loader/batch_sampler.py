@@ -18,13 +18,14 @@ from fastloop.data.torch_epochs import identity_collate, torch_epochs
 
 @option
 class BatchSamplerLoader:
-    """DataLoader over tensors in memory, with a sampler that yields the indices of a batch as a
-    tensor.
+    """DataLoader over tensors in memory; its sampler yields the indices of a batch as a tensor.
 
-    With `batch_size=None` no index is converted to a Python int, as proposed in pytorch#4959.
+    DataLoader itself forms no batches (`batch_size=None`), so that no index is converted to a
+    Python int. pytorch#4959 proposes this.
     """
 
     store: Store
+    """The store with the rows."""
     honours: ClassVar[tuple[str, ...]] = DATALOADER
     has_even_shares: ClassVar[bool] = True
     in_memory: ClassVar[bool] = True

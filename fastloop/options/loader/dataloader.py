@@ -17,9 +17,10 @@ from fastloop.data.torch_epochs import torch_epochs
 
 @option
 class TorchDataLoader:
-    """DataLoader over a TensorDataset: one row per `__getitem__`, default collate."""
+    """DataLoader over tensors in memory: one row per `__getitem__`, and torch's default collate."""
 
     store: Store
+    """The store with the rows."""
     honours: ClassVar[tuple[str, ...]] = (*DATALOADER, "transform", CANONICAL_COLLATE)
     has_even_shares: ClassVar[bool] = True
     in_memory: ClassVar[bool] = True

@@ -20,9 +20,10 @@ from fastloop.data.torch_epochs import identity_collate, torch_epochs
 
 @dataclass(frozen=True)
 class BatchedRows:
-    """Rows that a DataLoader fetches a batch at a time, by a list of indices."""
+    """A dataset of rows, from which DataLoader fetches a whole batch by a list of indices."""
 
     rows: Rows
+    """The rows in memory; a tensor of indices selects a batch."""
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -40,6 +41,7 @@ class GetItemsLoader:
     """DataLoader over tensors in memory; `__getitems__` indexes each leaf once per batch."""
 
     store: Store
+    """The store with the rows."""
     honours: ClassVar[tuple[str, ...]] = DATALOADER
     has_even_shares: ClassVar[bool] = True
     in_memory: ClassVar[bool] = True

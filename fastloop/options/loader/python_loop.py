@@ -33,16 +33,20 @@ EXACT = (
 
 @option
 class PythonLoop:
-    """A loop without a DataLoader: a Python list per leaf is shuffled every epoch and sliced into
-    batches.
+    """A loop without a DataLoader, over slices of Python lists.
 
-    Each slice is converted to a tensor. The order is the plan's, as for every loader.
+    The list of each leaf is shuffled every epoch, in the plan's order as for every loader, and
+    sliced into batches. Each slice is converted to a tensor.
     """
 
     store: Store
+    """The store from which the lists are filled."""
     honours: ClassVar[tuple[str, ...]] = ()
+    """The loader honours no settings except those that every loader honours."""
     has_even_shares: ClassVar[bool] = True
+    """True: all ranks get the same number of batches."""
     in_memory: ClassVar[bool] = True
+    """True: all rows are copied into memory before the first epoch."""
 
     @contextmanager
     def open(self, prepared: PreparedData, plan: Plan) -> Iterator[Epochs]:
@@ -58,10 +62,12 @@ class _Lists:
     lists: list[tuple[list[Any], Callable[[list[Any]], torch.Tensor]]]
     """For each leaf, its rows, and the function that stacks a slice of them to a tensor."""
     structure: Any
+    """optree's PyTreeSpec of a sample."""
     plan: Plan
+    """The order, the seed and the batch size."""
 
     def batches(self, epoch: int) -> Iterator[Tree]:
-        """Batches of new tensors."""
+        """Yield the batches of the epoch of that number, as trees of new tensors."""
         plan = self.plan
         count = len(self.lists[0][0])
         order = epoch_indices(plan.order, count, plan.seed, epoch).tolist()

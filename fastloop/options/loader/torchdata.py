@@ -21,9 +21,10 @@ LIBRARY = Library("torchdata", "loader=torchdata", "pip install torchdata")
 
 @option
 class StatefulLoader:
-    """StatefulDataLoader over the dataset itself, as `raw`, but with a state that can be saved.
+    """A loader like loader=raw, with torchdata's StatefulDataLoader in place of DataLoader.
 
-    Its workers send their state with each batch (snapshot_every_n_steps=1, the default).
+    The state of a StatefulDataLoader can be saved, so its workers send their state with each batch
+    (snapshot_every_n_steps=1, the default).
     """
 
     store: ClassVar[None] = None
@@ -31,12 +32,15 @@ class StatefulLoader:
     has_even_shares: ClassVar[bool] = True
 
     def check_installed(self) -> None:
-        """Raise Unsupported without torchdata."""
+        """Raise Unsupported if torchdata is not installed."""
         LIBRARY.check()
 
     @contextmanager
     def open(self, prepared: PreparedData, plan: Plan) -> Iterator[Epochs]:
-        """Yield epochs of batches of decoded samples; with collate=fast their images are uint8."""
+        """Yield epochs of batches of decoded samples.
+
+        The images are uint8 if the collate takes uint8 samples, as collate=fast does.
+        """
         library = LIBRARY.load("torchdata.stateful_dataloader")
         collate_fn = identity_collate if needs_no_collate(prepared, plan) else None
         if plan.collate is not None and plan.collate.takes == "uint8":
@@ -49,7 +53,9 @@ class StatefulLoader:
 
 
 def _without_warnings(build: Callable[..., Any], *args: Any, **settings: Any) -> Any:
-    """Build the loader. torch's warning that torchdata calls a deprecated function, set_vital, is
-    hidden."""
+    """The loader that `build` makes of these arguments, without a warning.
+
+    torch would warn that torchdata calls a deprecated function, set_vital.
+    """
     with isolate_import():
         return build(*args, **settings)

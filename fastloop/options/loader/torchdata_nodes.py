@@ -21,11 +21,11 @@ LIBRARY = Library("torchdata", "loader=torchdata_nodes", "pip install torchdata"
 
 @option
 class TorchDataNodesLoader:
-    """A graph of torchdata.nodes: `IterableWrapper(batches)` ->
-    `ParallelMapper(gather, num_threads)` -> `Prefetcher`.
+    """A loader that is a graph of torchdata.nodes, in which each item is a whole batch.
 
-    A thread gathers a batch by numpy or, with store=null, decodes its samples. Items are whole
-    batches, because each item passes through three queues.
+    The graph is `IterableWrapper(batches)` -> `ParallelMapper(gather, num_threads)` ->
+    `Prefetcher`. A thread gathers a batch by numpy or, with store=null, decodes its samples. Items
+    are whole batches, because each item passes through three queues.
     """
 
     store: Store | None
@@ -39,19 +39,20 @@ class TorchDataNodesLoader:
 
     @property
     def honours(self) -> tuple[str, ...]:
-        """Names of honoured settings.
+        """Names of the settings that the loader honours.
 
-        With store=null: a collate for samples of different lengths, which no store can hold.
+        With store=null, the only one is a collate for samples of different lengths, which no store
+        can hold. With a store, there is none.
         """
         return () if self.store else (RAGGED_COLLATE,)
 
     def check_installed(self) -> None:
-        """Raise Unsupported without torchdata."""
+        """Raise Unsupported if torchdata is not installed."""
         LIBRARY.check()
 
     @contextmanager
     def open(self, prepared: PreparedData, plan: Plan) -> Iterator[Epochs]:
-        """Yield the epochs; the threads are started and ended with each epoch."""
+        """Yield the epochs; each epoch starts and ends its own threads."""
         nodes = LIBRARY.load("torchdata.nodes")
         get_batch = batch_getter(self.store, prepared, in_memory=False, collate=plan.collate)
 

@@ -10,7 +10,7 @@ import torch
 from fastloop.core.types import option
 
 PIECE = 1 << 20
-"""Indices per piece."""
+"""Number of indices in a piece."""
 
 
 @option
@@ -20,10 +20,10 @@ class SequentialOrder:
     complete: ClassVar[bool] = True
 
     def length(self, num_samples: int) -> int:
-        """The number of samples."""
+        """Number of indices in an epoch: the number of samples."""
         return num_samples
 
     def pieces(self, num_samples: int, seed: int, epoch: int) -> Iterator[torch.Tensor]:  # noqa: ARG002
-        """Yield int64 ranges of about a million, so that memory does not grow with num_samples."""
+        """Yield int64 indices, PIECE at a time, so that memory does not grow with num_samples."""
         for start in range(0, num_samples, PIECE):
             yield torch.arange(start, min(start + PIECE, num_samples))

@@ -18,10 +18,12 @@ class DmTreePlacement:
     """`.to` on each leaf of a tree, by dm-tree: tree.flatten, `.to`, tree.unflatten_as.
 
     These are the steps of dm-tree's map_structure. They are called one by one, so that errors of
-    dm-tree can be told from errors of the device. dm-tree sorts the keys of dicts, and can't
-    rebuild a tensordict, which it takes for a mapping (Unsupported). A deque loses its maxlen, and
-    mappings that are not built from pairs (Counter, ChainMap) change. Containers unknown to dm-tree
-    (dataclasses) are opened and rebuilt.
+    dm-tree can be told from errors of the device.
+
+    dm-tree sorts the keys of dicts. A deque loses its maxlen. Mappings that are not built from
+    pairs (Counter, ChainMap) change. A tensordict is Unsupported, because dm-tree takes a
+    tensordict for a mapping, and can't rebuild it. Dataclasses, which dm-tree does not know, are
+    opened and rebuilt.
     """
 
     non_blocking: bool
@@ -56,5 +58,6 @@ class DmTreePlacement:
 
 
 def _reason(tree: Tree, error: Exception) -> str:
+    """The message for a tree for which dm-tree raised the error."""
     reason = f"dm-tree can't rebuild this {type(tree).__name__} ({error})"
     return f"placement=dm_tree: {reason}; placement=recursive can"

@@ -1,4 +1,4 @@
-"""`placement=map_location`: torch.save into memory, torch.load onto the device."""
+"""`placement=map_location`: saves batches into memory, and loads them onto the device."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from fastloop.core.types import Tree, Unsupported, option
 
 @option
 class MapLocationPlacement:
-    """torch.save of a batch's tensors into memory, then torch.load with map_location.
+    """A placement by torch.save into memory, and torch.load with the device as map_location.
 
     torch.save writes the whole storage of a view, so views of larger tensors are copied first.
     """
 
     non_blocking: bool
-    """False: torch.load waits for the copies. True is unsupported."""
+    """Must be False, because torch.load always waits for its copies."""
 
     def to(self, device: torch.device) -> Callable[[Tree], Tree]:
-        """A function from a tree to a tree of the same types, with its tensors on the device.
+        """A function that returns a tree of the same types with its tensors on the device.
 
-        Raises Unsupported with non_blocking, which torch.load lacks; the function raises it for
-        leaves that can't be moved.
+        Raises Unsupported if `non_blocking` is True. The function raises Unsupported for leaves
+        that can't be moved, and for tensors that torch.load can't load.
         """
         if self.non_blocking:
             raise Unsupported("placement.non_blocking=true: torch.load always waits for its copies")
@@ -46,7 +46,10 @@ class MapLocationPlacement:
 
 
 def _in_own_storage(tensor: torch.Tensor) -> torch.Tensor:
-    """A plain tensor in a storage of its own size; tensors without strides are only detached."""
+    """The detached tensor as a torch.Tensor, in a storage that is no larger than the tensor.
+
+    Nested tensors, and tensors of a layout without strides, are only detached.
+    """
     if tensor.layout is not torch.strided or tensor.is_nested:
         return tensor.detach()
     plain = tensor.detach().as_subclass(torch.Tensor)
@@ -54,6 +57,7 @@ def _in_own_storage(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _reason(tensors: list[torch.Tensor]) -> str:
+    """The error message for tensors that torch.load can't load, with their types and layouts."""
     kinds = {f"{type(leaf).__name__} ({leaf.layout})".replace("torch.", "") for leaf in tensors}
     reason = f"torch.load with weights_only can't load {', '.join(sorted(kinds))}"
     return f"placement=map_location: {reason}; placement=recursive moves any"

@@ -17,9 +17,9 @@ from fastloop.core.types import Tree, option
 class PytreePlacement:
     """`.to` on each leaf of a tree, by torch.utils._pytree.tree_map, which has no public name.
 
-    A tensordict moves as a whole: torch would rebuild it without its device. A torch.Size is a
-    leaf: torch would make a tuple of it. Containers unknown to torch (dataclasses, subclasses of
-    dict) are opened and rebuilt.
+    torch would rebuild a tensordict without its device, so a tensordict moves as a whole. torch
+    would make a tuple of a torch.Size, so a torch.Size counts as a leaf. Containers unknown to
+    torch (dataclasses, subclasses of dict) are opened and rebuilt.
     """
 
     non_blocking: bool
@@ -40,4 +40,5 @@ class PytreePlacement:
 
 
 def _is_whole(node: Any) -> bool:
+    """True for a node that tree_map does not open."""
     return isinstance(node, torch.Size) or is_packed(node) or is_tensor_collection(node)

@@ -17,8 +17,11 @@ from fastloop.data.store_leaves import array_of, structure_text
 
 LIBRARY = Library("h5py", "store=hdf5", "pip install h5py")
 FILE = "rows.h5"
+"""Name of the file in the store's folder."""
 STRUCTURE = "structure"
+"""Name of the file's attribute with the structure of the tree."""
 OPTION, ALTERNATIVE = "store=hdf5", "store=torch_storage"
+"""Names of this option, and of one that holds more dtypes, for messages."""
 CACHE_BYTES = 8 << 20
 """The default size of the chunk cache in HDF5 2."""
 CHUNK_LIMIT = 1 << 32
@@ -94,6 +97,7 @@ class Hdf5Store:
         return pytree.tree_unflatten(datasets, structure)
 
     def _dataset(self, file: Any, name: str, array: np.ndarray, num_samples: int) -> Any:
+        """Create the file's dataset of a leaf. array: the leaf in the first chunk of samples."""
         # By default HDF5 also stores the time of writing, and files of equal samples would differ.
         return file.create_dataset(
             name,

@@ -20,29 +20,35 @@ from fastloop.data.store_leaves import structure_text
 
 LIBRARY = Library("lance", "store=lance", "pip install pylance")
 ROWS, LAYOUT = "rows.lance", "layout.json"
+"""Names of the dataset, and of the file with the shapes and the structure of a sample."""
 OPTION, ALTERNATIVE = "store=lance", "store=torch_storage"
+"""Names of this option, and of one that holds any dtype, for messages."""
 
 
 @dataclass(frozen=True)
 class LanceRows:
-    """A Lance dataset; only its manifest has been read."""
+    """An opened Lance dataset, of which only the manifest has been read."""
 
     lance_dataset: Any
+    """The dataset as the library `lance` opens it."""
     shapes: list[list[int]]
     """Shape of a row of each column."""
     structure: Any
     """torch's TreeSpec of a sample."""
 
     def take(self, indices: list[int]) -> list[Any]:
-        """The columns of these rows, in their order, as arrays."""
+        """The columns of these rows as arrays, with the rows in the order of the indices."""
         table = self.lance_dataset.take(indices)
         return [array_of_column(table.column(str(k)), shape) for k, shape in enumerate(self.shapes)]
 
 
 @option
 class LanceStore:
-    """A Lance dataset by `lance.write_dataset`; leaf k is the column `k`, of values or of lists of
-    fixed length. Lance reads single rows by their position, even in a large file."""
+    """A Lance dataset that `lance.write_dataset` writes, with one column per leaf.
+
+    Leaf k is the column `k`, of values or of lists of fixed length. Lance reads single rows by
+    their position, even in a large file.
+    """
 
     format_version: ClassVar[int] = 1
     root: str
@@ -53,8 +59,10 @@ class LanceStore:
         LIBRARY.check()
 
     def write(self, folder: Path, chunks: Iterable[Tree], num_samples: int) -> None:  # noqa: ARG002
-        """Append chunk after chunk; raises Unsupported without Lance, and for dtypes that Lance
-        lacks."""
+        """Append chunk after chunk to a new dataset.
+
+        Raises Unsupported without Lance, and for dtypes that Lance lacks.
+        """
         lance = LIBRARY.load()
         chunks = iter(chunks)
         pyarrow = LIBRARY.load("pyarrow")
@@ -71,14 +79,17 @@ class LanceStore:
         try:
             lance.write_dataset(reader, str(folder / ROWS))
         except (OSError, ValueError, NotImplementedError) as error:
-            # For an Arrow type that Lance lacks, its message has "unsupported" or "Unsupported".
+            # Lance's error for an Arrow type that it lacks contains "unsupported" or "Unsupported".
             if "nsupported" not in str(error):
                 raise
             reason = first_line(error)[:100]
             raise Unsupported(f"{OPTION}: {reason}; {ALTERNATIVE} holds any dtype") from error
 
     def open(self, folder: Path) -> LanceRows:
-        """The dataset; raises Unsupported without Lance, and BadData for another folder."""
+        """The opened dataset; no row has been read.
+
+        Raises Unsupported without Lance, and BadData for a folder that this store did not write.
+        """
         lance = LIBRARY.load()
         try:
             layout = json.loads((folder / LAYOUT).read_text())

@@ -17,7 +17,10 @@ from fastloop.data.store_leaves import array_of, structure_text
 
 LIBRARY = Library("litdata", "store=litdata", "pip install litdata")
 INDEX, LAYOUT = "index.json", "layout.json"
+"""Names of the index of the chunks, which LitData writes, and of fastloop's file with the structure
+of a sample."""
 OPTION, ALTERNATIVE = "store=litdata", "store=torch_storage"
+"""Names, in error messages, of this option and of one that holds the dtypes that LitData lacks."""
 
 
 @dataclass(frozen=True)
@@ -26,6 +29,7 @@ class LitDataChunks:
 
     folder: Path
     num_chunks: int
+    """Number of chunks in the folder."""
     structure: Any
     """torch's TreeSpec of a sample."""
 
@@ -34,7 +38,8 @@ class LitDataChunks:
 class LitDataStore:
     """Chunks, as `litdata.optimize` writes them in its workers.
 
-    A sample is a list of tensors, its leaves. A shuffle begins with the order of the chunks.
+    A sample is stored as the list of its leaves, which are tensors. LitData shuffles the order of
+    the chunks first, and then the samples of each chunk.
     """
 
     format_version: ClassVar[int] = 1
@@ -48,8 +53,12 @@ class LitDataStore:
         LIBRARY.check()
 
     def write(self, folder: Path, chunks: Iterable[Tree], num_samples: int) -> None:
-        """Append sample after sample; raises Unsupported without LitData, and for dtypes that numpy
-        or LitData lacks."""
+        """Write the samples one after another, and the structure of a sample.
+
+        chunks: batches of successive samples. num_samples: number of all samples, which determines
+        the size of LitData's chunks. Raises Unsupported without LitData, for a dtype that numpy or
+        LitData lacks, and for a structure that has no text.
+        """
         LIBRARY.load()
         cache = LIBRARY.load("litdata.streaming.cache").Cache(
             str(folder), chunk_size=-(-num_samples // self.num_shards)
@@ -57,6 +66,7 @@ class LitDataStore:
         count = 0
         for chunk in chunks:
             leaves, structure = pytree.tree_flatten(chunk)
+            # array_of raises Unsupported for a dtype that numpy lacks. The arrays are not used.
             for leaf in leaves:
                 array_of(leaf, OPTION, ALTERNATIVE)
             if not count:
@@ -66,7 +76,7 @@ class LitDataStore:
                 try:
                     cache._add_item(count, [leaf.clone() for leaf in row])
                 except KeyError as error:
-                    # LitData has a table of the dtypes that it supports.
+                    # LitData looks the dtype up in a table of those that it supports.
                     kind = str(error).removeprefix("torch.")
                     raise Unsupported(f"{OPTION} can't hold {kind}; {ALTERNATIVE} can") from error
                 count += 1
@@ -74,8 +84,11 @@ class LitDataStore:
         cache.merge(1)
 
     def open(self, folder: Path) -> LitDataChunks:
-        """The chunks; raises BadData if store=litdata has not written the folder, or if the chunks
-        hold anything but tensors, which could be pickles."""
+        """The chunks of the folder.
+
+        Raises BadData if store=litdata has not written the folder, or if the chunks hold anything
+        but tensors, because other items may be pickles.
+        """
         try:
             structure = json.loads((folder / LAYOUT).read_text())["structure"]
             index = json.loads((folder / INDEX).read_text())

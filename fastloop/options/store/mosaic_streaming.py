@@ -18,8 +18,12 @@ from fastloop.data.store_leaves import array_of, structure_text
 
 LIBRARY = Library("streaming", "store=mosaic_streaming", "pip install mosaicml-streaming")
 INDEX, LAYOUT = "index.json", "layout.json"
+"""Names of the index of the shards, which MDS writes, and of fastloop's file with the structure of
+a sample."""
 OPTION, ALTERNATIVE = "store=mosaic_streaming", "store=torch_storage"
+"""Names, in error messages, of this option and of one that holds the dtypes that MDS lacks."""
 MIB = 2**20
+"""Bytes of a MiB."""
 NUMBERS = (
     torch.uint8,
     torch.int8,
@@ -46,7 +50,7 @@ class MosaicShards:
 
     @property
     def columns(self) -> list[str]:
-        """The column of each leaf, in the order of the leaves."""
+        """The name of each leaf's column, in the order of the leaves."""
         return [_column(number) for number in range(self.structure.num_leaves)]
 
 
@@ -66,8 +70,11 @@ class MosaicStreamingStore:
         LIBRARY.check()
 
     def write(self, folder: Path, chunks: Iterable[Tree], num_samples: int) -> None:  # noqa: ARG002
-        """Append sample after sample; raises Unsupported without MosaicML Streaming, and for dtypes
-        that MDS lacks."""
+        """Write the samples one after another, and the structure of a sample.
+
+        chunks: batches of successive samples. num_samples: not used. Raises Unsupported without
+        MosaicML Streaming, for a dtype that MDS lacks, and for a structure that has no text.
+        """
         streaming = LIBRARY.load()
         writer = None
         for chunk in chunks:
@@ -82,7 +89,8 @@ class MosaicStreamingStore:
                     out=str(folder),
                     size_limit=round(self.shard_mib * MIB),
                 )
-                # The writer refuses a folder that is not empty.
+                # The writer refuses a folder that is not empty, so this file is written after the
+                # writer is made.
                 (folder / LAYOUT).write_text(json.dumps({"structure": text}))
             for row in zip(*arrays, strict=True):
                 writer.write({_column(number): leaf for number, leaf in enumerate(row)})
@@ -90,8 +98,11 @@ class MosaicStreamingStore:
             writer.finish()
 
     def open(self, folder: Path) -> MosaicShards:
-        """The shards. Raises BadData if the folder has no shards or no layout file, or if a column
-        holds pickles."""
+        """The shards of the folder.
+
+        Raises BadData if the index or the structure is missing, if the columns do not fit the
+        structure, or if a column may hold pickles.
+        """
         try:
             structure = json.loads((folder / LAYOUT).read_text())["structure"]
             shards = MosaicShards(folder, pytree.treespec_loads(structure))
@@ -105,6 +116,7 @@ class MosaicStreamingStore:
 
 
 def _column(number: int) -> str:
+    """The name of the column of this leaf."""
     return f"leaf_{number}"
 
 

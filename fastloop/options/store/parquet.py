@@ -20,12 +20,14 @@ from fastloop.data.store_leaves import structure_text
 
 LIBRARY = Library("pyarrow", "store=parquet", "pip install pyarrow")
 ROWS, LAYOUT = "rows.parquet", "layout.json"
+"""Names of a store's files: the Parquet file, and the shapes and the tree of the leaves."""
 ALTERNATIVE = "store=torch_storage"
+"""Another store, for an error message about a dtype that Parquet lacks."""
 
 
 @dataclass(frozen=True)
 class ParquetRows:
-    """A Parquet file; only its footer has been read."""
+    """A Parquet file of which only the footer has been read."""
 
     file: Any
     """pyarrow's ParquetFile."""
@@ -37,7 +39,7 @@ class ParquetRows:
     """int64 (row groups + 1,): the first row of each group, and the number of rows."""
 
     def read_group(self, number: int) -> list[np.ndarray]:
-        """The decoded columns of a row group."""
+        """The decoded columns of a row group, as arrays with a row for each sample."""
         table = self.file.read_row_group(number)
         columns = enumerate(self.shapes)
         return [array_of_column(table.column(index), shape) for index, shape in columns]
@@ -45,10 +47,10 @@ class ParquetRows:
 
 @option
 class ParquetStore:
-    """A Parquet file; leaf k is the column `k`, of values or of lists of fixed length.
+    """A Parquet file with a column for each leaf of a sample.
 
-    pyarrow reads and decodes whole row groups, so in random order most of a large group is read for
-    nothing.
+    Leaf k is the column `k`, of values or of lists of fixed length. pyarrow reads and decodes whole
+    row groups, so in random order most of a large group is read for nothing.
     """
 
     format_version: ClassVar[int] = 1
@@ -60,13 +62,13 @@ class ParquetStore:
     """Compression of the columns; "none": no compression."""
 
     def check_installed(self) -> None:
-        """Raise Unsupported without pyarrow."""
+        """Raise Unsupported if pyarrow is not installed."""
         LIBRARY.check()
 
     def write(self, folder: Path, chunks: Iterable[Tree], num_samples: int) -> None:  # noqa: ARG002
-        """Append row group after row group, in memory bounded by a chunk and a group.
+        """Write the row groups one after another; a chunk and a group are in memory at a time.
 
-        Raises Unsupported without pyarrow, and for dtypes that Parquet lacks.
+        Raises Unsupported if pyarrow is not installed, and for dtypes that Parquet lacks.
         """
         pyarrow = LIBRARY.load()
         parquet = LIBRARY.load("pyarrow.parquet")
@@ -96,7 +98,11 @@ class ParquetStore:
                 writer.write_table(waiting[0])
 
     def open(self, folder: Path) -> ParquetRows:
-        """The opened file; raises Unsupported without pyarrow, and BadData for another file."""
+        """The opened file, of which only the footer is read.
+
+        Raises Unsupported if pyarrow is not installed, and BadData if store=parquet has not written
+        the file.
+        """
         parquet = LIBRARY.load("pyarrow.parquet")
         path = folder / ROWS
         try:

@@ -20,7 +20,9 @@ class Pair:
     """(input, label) rows as a tensorclass with the fields `data` and `targets`."""
 
     data: torch.Tensor
+    """The inputs, one row for each sample."""
     targets: torch.Tensor
+    """The labels, one row for each sample."""
 
 
 _Pair: Any = Pair  # type checkers do not see the methods that tensorclass adds
@@ -37,8 +39,9 @@ class TensorDictStore:
     def write(self, folder: Path, chunks: Iterable[Tree], num_samples: int) -> None:
         """Let tensordict create the files, then fill them by plain writes.
 
-        Writing through its memory maps would count every page as memory of this process.
-        Raises Unsupported for samples other than (input, label) tuples.
+        If tensordict's memory maps were written to, every page would count as memory of this
+        process. folder: an empty folder. chunks: batches of rows, in order. num_samples: number of
+        rows of all chunks. Raises Unsupported for samples other than (input, label) tuples.
         """
         chunks = iter(chunks)
         first = _check_pair(next(chunks))
@@ -63,7 +66,10 @@ class TensorDictStore:
 def _create_files(
     folder: Path, first: dict[str, torch.Tensor], num_samples: int
 ) -> dict[str, Path]:
-    """The path of each field's empty file, in a folder that load_memmap can open."""
+    """Field -> path of its file for num_samples rows; load_memmap can open the folder.
+
+    first: field -> the first rows, which determine dtype and shape.
+    """
     # memmap_like() needs only shapes: expand() takes no memory.
     rows = {name: value[:1].expand(num_samples, *value.shape[1:]) for name, value in first.items()}
     mapped = _Pair(**rows, batch_size=[num_samples]).memmap_like(folder)
@@ -71,7 +77,7 @@ def _create_files(
 
 
 def _check_pair(chunk: Tree) -> dict[str, torch.Tensor]:
-    """The tensors of the chunk by field; raises Unsupported unless it is a pair of tensors."""
+    """Field -> tensor of the chunk; raises Unsupported unless the chunk is a pair of tensors."""
     is_pair = isinstance(chunk, (tuple, list)) and len(chunk) == 2
     if not is_pair or not all(isinstance(leaf, torch.Tensor) for leaf in chunk):
         raise Unsupported("store=tensordict takes (input, label) samples of two tensors only")

@@ -18,9 +18,11 @@ from fastloop.data.store_leaves import structure_text
 from fastloop.data.tfrecord_format import check_installed, example_class, import_crc32c, mask_crc
 
 NEEDED_BY = "store=tfrecord"
+"""The option, as error messages name it."""
 CRC = struct.Struct("<I")
-"""A masked checksum."""
+"""The bytes of a masked checksum: uint32, little-endian."""
 RECORDS, INDEX, LAYOUT = "rows.tfrecord", "offsets.npy", "layout.json"
+"""Names of a store's files: the records, their offsets, and the text of `_layout`."""
 
 
 @dataclass(frozen=True)
@@ -29,20 +31,20 @@ class RecordFile:
 
     path: Path
     offsets: np.ndarray
-    """int64 (num_samples + 1,): the start of each record and the end of the last one."""
+    """int64 (num_samples + 1,): the first byte of each record, and the end of the last one."""
     leaves: list[tuple[torch.dtype, list[int]]]
-    """dtype and shape of a row of each leaf; leaf k is the feature `k`."""
+    """dtype and shape of each leaf of a sample; leaf k is the feature `k`."""
     structure: Any
-    """torch's TreeSpec of the leaves."""
+    """torch's TreeSpec of a sample."""
 
 
 @option
 class TfRecordStore:
-    """A TFRecord file of tf.train.Example records, one per sample, with an index of offsets.
+    """A TFRecord file with a tf.train.Example record for each sample, and an index of offsets.
 
-    Leaf k is the feature `k`, a bytes_list of one value, the bytes of the row. TFRecord itself has
-    no random access; the index allows any order. Both checksums of a record are written, because
-    TensorFlow requires them.
+    Leaf k of a sample is the feature `k`: a bytes_list with one value, the bytes of the leaf.
+    TFRecord itself has no random access; the index allows any order. Both checksums of a record are
+    written, because TensorFlow requires them.
     """
 
     format_version: ClassVar[int] = 1
@@ -50,11 +52,14 @@ class TfRecordStore:
     """Path of the folder that contains all stores."""
 
     def check_installed(self) -> None:
-        """Raise Unsupported without crc32c."""
+        """Raise Unsupported if crc32c is not installed."""
         check_installed(NEEDED_BY)
 
     def write(self, folder: Path, chunks: Iterable[Tree], num_samples: int) -> None:
-        """Append record after record; raises Unsupported without crc32c and protobuf."""
+        """Write the records one after another, and then the index.
+
+        Raises Unsupported if crc32c or protobuf is not installed.
+        """
         example = example_class(NEEDED_BY)
         checksum = import_crc32c(NEEDED_BY)
         offsets = np.zeros(num_samples + 1, np.int64)
@@ -75,18 +80,22 @@ class TfRecordStore:
         np.save(folder / INDEX, offsets)
 
     def open(self, folder: Path) -> RecordFile:
-        """The file with its index; raises BadData if the file's length does not match the index."""
+        """The file with its index and its layout; no record is read.
+
+        Raises BadData if a file can't be read, or the file's length does not match the index.
+        """
         path = folder / RECORDS
         try:
             layout = json.loads((folder / LAYOUT).read_text())
             offsets = np.load(folder / INDEX, allow_pickle=False)
             size = path.stat().st_size
-        except (OSError, ValueError) as error:
+            leaves = [(getattr(torch, name), shape) for name, shape in layout["leaves"]]
+            structure = pytree.treespec_loads(layout["structure"])
+        except (OSError, ValueError, KeyError, AttributeError) as error:
             raise BadData(f"{folder}: not a TFRecord store: {error}") from error
         if size != offsets[-1]:
             raise BadData(f"{path}: {size} bytes, but its index ends at {offsets[-1]}")
-        leaves = [(getattr(torch, name), shape) for name, shape in layout["leaves"]]
-        return RecordFile(path, offsets, leaves, pytree.treespec_loads(layout["structure"]))
+        return RecordFile(path, offsets, leaves, structure)
 
 
 def _layout(leaves: list[torch.Tensor], structure: Any) -> str:
@@ -98,16 +107,16 @@ def _layout(leaves: list[torch.Tensor], structure: Any) -> str:
 
 
 def _rows(leaves: list[torch.Tensor]) -> Iterator[tuple[bytes, ...]]:
-    """Yield the bytes of each leaf, sample by sample."""
+    """Yield, for each sample of a chunk, the bytes of each leaf."""
     arrays = [leaf.contiguous().view(len(leaf), -1).view(torch.uint8).numpy() for leaf in leaves]
     for rows in zip(*arrays, strict=True):
         yield tuple(row.tobytes() for row in rows)
 
 
 def _serialize(example: Any, row: tuple[bytes, ...]) -> bytes:
-    """The bytes of a message with the row's values.
+    """The bytes of a message with the leaves of one sample.
 
-    Without `deterministic`, the order of the message's map of features would vary.
+    example: an empty message. Without `deterministic`, the order of its features would vary.
     """
     for number, value in enumerate(row):
         example.features.feature[str(number)].bytes_list.value.append(value)

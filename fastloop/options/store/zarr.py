@@ -1,4 +1,4 @@
-"""`store=zarr`: a Zarr group with a chunked array per leaf."""
+"""`store=zarr`: a Zarr group with a chunked array for each leaf of a sample."""
 
 from __future__ import annotations
 
@@ -17,24 +17,28 @@ from fastloop.data.store_leaves import array_of, structure_text
 
 LIBRARY = Library("zarr", "store=zarr", "pip install zarr")
 STRUCTURE = "structure"
+"""Name of the group's attribute that has the structure of a sample, as text."""
 OPTION, ALTERNATIVE = "store=zarr", "store=torch_storage"
+"""The store, and another one that holds dtypes which numpy lacks, for error messages."""
 
 
 @dataclass(frozen=True)
 class ZarrRows:
-    """The Zarr arrays of the leaves; only their metadata has been read."""
+    """The Zarr arrays of the leaves, of which only the metadata has been read."""
 
     arrays: list[Any]
+    """A zarr.Array (num_samples, …) for each leaf."""
     structure: Any
     """torch's TreeSpec of a sample."""
 
 
 @option
 class ZarrStore:
-    """A Zarr group with an array per leaf, `0`, `1`, …, with the batch dimension first.
+    """A Zarr group with an array for each leaf of a sample.
 
-    Each chunk is a file. zarr reads and decompresses whole chunks, so in random order most of a
-    large chunk is read for nothing.
+    The arrays have the names `0`, `1`, …, and a row for each sample. Each chunk is a file. zarr
+    reads and decompresses whole chunks, so in random order most of a large chunk is read for
+    nothing.
     """
 
     format_version: ClassVar[int] = 1
@@ -46,12 +50,14 @@ class ZarrStore:
     """Compression of the chunks; None: no compression."""
 
     def check_installed(self) -> None:
-        """Raise Unsupported without zarr."""
+        """Raise Unsupported if zarr is not installed."""
         LIBRARY.check()
 
     def write(self, folder: Path, chunks: Iterable[Tree], num_samples: int) -> None:
-        """Append chunk after chunk; raises Unsupported without zarr, and for dtypes that numpy
-        lacks."""
+        """Write the samples to the arrays, chunk after chunk.
+
+        Raises Unsupported if zarr is not installed, and for dtypes that numpy lacks.
+        """
         zarr = LIBRARY.load()
         chunks = iter(chunks)
         first = next(chunks)
@@ -77,8 +83,11 @@ class ZarrStore:
         _end_threads()
 
     def open(self, folder: Path) -> ZarrRows:
-        """The arrays, not yet read; raises Unsupported without zarr, and BadData if store=zarr has
-        not written the group."""
+        """The arrays of the group, with only their metadata read.
+
+        Raises Unsupported if zarr is not installed, and BadData if store=zarr has not written the
+        group.
+        """
         zarr = LIBRARY.load()
         try:
             group = zarr.open_group(str(folder), mode="r")
@@ -92,5 +101,5 @@ class ZarrStore:
 
 
 def _end_threads() -> None:
-    """End zarr's threads, which would stay alive; zarr starts new ones when it reads again."""
+    """End zarr's threads, which would otherwise stay alive; zarr can start new ones."""
     LIBRARY.load("zarr.core.sync").cleanup_resources()

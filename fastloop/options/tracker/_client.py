@@ -22,24 +22,27 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-# These are set before the client is used. Telemetry would run a thread during the measurements. By
-# default MLflow retries a refused connection for 247 s and waits 8 x 120 s for a server that does
-# not answer. With these values the client gives up on an unreachable server after 14 s.
+# These variables are set before the client is used. Telemetry would run a thread during the
+# measurements. By default MLflow retries a refused connection for 247 s, and waits 8 x 120 s for a
+# server that does not answer. With these values the client gives up on an unreachable server after
+# two attempts of 7 s.
 os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
 os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "1")
 os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "7")
 os.environ.setdefault("MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR", "false")
 
-# MLflow logs the creation of tables, and errors with a traceback; fastloop reports errors itself.
+# MLflow logs the creation of tables, and logs errors with a traceback. fastloop reports errors
+# itself.
 logging.getLogger("mlflow.store.db.utils").setLevel(logging.CRITICAL)
 PAGE = 1000
-"""Maximum number of runs, or experiments, that one call returns; there may be more pages."""
+"""Maximum number of runs or experiments on a page, the result of one call of MLflow's client."""
 DATABASE_ATTEMPTS = 5
-"""Attempts to open a database, which take 3 s. MLflow's default, 10 attempts, takes 102 s."""
+"""Maximum number of attempts to open a database. Five attempts take 3 s; MLflow's default of ten
+attempts takes 102 s."""
 
 
 def open_client() -> MlflowClient:
-    """A client for the database or the server."""
+    """An MLflow client for the database or the server that `tracking_uri` names."""
     from mlflow.tracking import MlflowClient
 
     scheme = urlsplit(tracking_uri()).scheme
@@ -54,26 +57,30 @@ def search_runs(
     filter_string: str,
     order_by: list[str] | None = None,
 ) -> list[Run]:
-    """All runs that match the filter, however many there are."""
+    """All runs of these experiments that match the filter, from all pages.
+
+    filter_string: a filter in MLflow's search language. order_by: MLflow's sort keys, such as
+    "attributes.start_time ASC"; None: MLflow's own order.
+    """
     return _read_pages(
         partial(client.search_runs, experiment_ids, filter_string, order_by=order_by)
     )
 
 
 def filter_of_finished_runs(sweep: str) -> str:
-    """MLflow's filter for the runs of a sweep that have figures."""
+    """MLflow's filter for the finished runs of a sweep."""
     return f"{filter_of_sweep(sweep)} AND attributes.status = 'FINISHED'"
 
 
 def filter_of_sweep(sweep: str) -> str:
-    """MLflow's filter for the runs of a sweep."""
-    # A quote would end the text. No sweep has one in its name.
+    """MLflow's filter for all runs of a sweep; `sweep` is the name of the sweep."""
+    # A quote would end the name in the filter. No sweep's name contains a quote.
     name = sweep.replace("'", "")
     return f"tags.sweep = '{name}'"
 
 
 def search_experiments(client: MlflowClient) -> list[Experiment]:
-    """All experiments, however many there are."""
+    """All experiments, from all pages."""
     return _read_pages(client.search_experiments)
 
 
@@ -89,13 +96,16 @@ def _read_pages(search: Callable[..., PagedList[T]]) -> list[T]:
 
 @contextlib.contextmanager
 def errors_name_place() -> Iterator[None]:
-    """Raise errors of MLflow as UsageErrors that name the database or server."""
+    """A context that turns errors into UsageErrors that name the database or the server.
+
+    UsageErrors that are raised inside the context stay as they are.
+    """
     try:
         yield
     except UsageError:
         raise
     except Exception as error:
-        # A server may cause any error.
+        # A server may cause errors of any type.
         reason = first_line(error) or type(error).__name__
         raise UsageError(without_passwords(f"{tracker_place()}: {reason}")) from error
 

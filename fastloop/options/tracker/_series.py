@@ -1,4 +1,4 @@
-"""Series of a result for a tracker's charts: one point for each trial, or for each rank."""
+"""Series of points for a tracker's charts of a result, with a point for each trial or each rank."""
 
 from __future__ import annotations
 
@@ -12,20 +12,23 @@ from fastloop.core.spans import wall_ms
 
 @dataclass(frozen=True)
 class Point:
-    """A value of a series, as MLflow stores it."""
+    """A point of a series, as MLflow stores it."""
 
     name: str
     """Name of the series, which is a metric of MLflow."""
     value: float
     """The value, in seconds."""
     time_ms: int
-    """Milliseconds since 1970."""
+    """Time of the point in milliseconds since 1970."""
     step: int
     """Number of the trial, or the rank."""
 
 
 def trial_series(result: Result) -> list[Point]:
-    """`trials/<benchmark>_seconds` at the start of each trial; the step is the trial's number."""
+    """The points of the series `trials/<benchmark>_seconds`, one for each trial.
+
+    The time of a point is the start of its trial, and the step is the number of the trial.
+    """
     return [
         Point(f"trials/{name}_seconds", measurement.seconds, trial.started_ms, trial.number)
         for trial in result.trials
@@ -34,8 +37,11 @@ def trial_series(result: Result) -> list[Point]:
 
 
 def rank_series(result: Result) -> list[Point]:
-    """`ranks/<benchmark>_seconds`, the median over all trials, and `ranks/<benchmark>_wait_s`, the
-    wait per epoch; the step is the rank. Empty for one process."""
+    """The points of `ranks/<benchmark>_seconds` and `ranks/<benchmark>_wait_s`, one for each rank.
+
+    The first series has the median over all trials, the second the time in an epoch that a rank
+    waits for batches and places them. The step is the rank. Empty for one process.
+    """
     now_ms = wall_ms()
     names = result.trials[0].benchmarks if result.trials else ()
     return [

@@ -1,8 +1,9 @@
 """`tracker=mlflow`: logs each job as an MLflow run.
 
-Only this folder imports mlflow, which takes a second, and only when there is something to log. Runs
-are not nested, because the MLflow UI hides the charts of nested runs. Metrics are logged once, at
-the end, because a call takes 3 to 45 ms and must not disturb a trial.
+The import of mlflow takes a second. So only this folder imports mlflow, and only when there is
+something to log. Runs are not nested, because MLflow's page hides the charts of nested runs. A call
+that logs takes 3 to 45 ms, so metrics are logged at the end, when no trial runs that a call could
+disturb.
 """
 
 from __future__ import annotations
@@ -50,9 +51,9 @@ if TYPE_CHECKING:
 RESOURCE_DOES_NOT_EXIST = "RESOURCE_DOES_NOT_EXIST"
 """MLflow's error code for a run that does not exist."""
 COMMAND_TAG = "fastloop.command"
-"""Tag of a run that identifies the process which logs the run, see _this_command."""
+"""Tag of a run: the pid and the start time of the process that logs it, see _this_command."""
 LOCAL_UI = "http://127.0.0.1:5000"
-"""Address of the page that the command of _ui_command serves."""
+"""Address at which the command of `_ui_command` serves MLflow's page."""
 FILES = ("config.yaml", RESULT_FILE, "traceback.txt", "profile-*", EXPLANATION_FILE, "timeline.*")
 """Files of a job's folder that become artifacts of its run."""
 NOTE = "Loaders compared. samples_per_s, limit_fraction: higher is better; seconds: lower."
@@ -61,10 +62,10 @@ NOTE = "Loaders compared. samples_per_s, limit_fraction: higher is better; secon
 
 @option
 class MlflowTracker:
-    """Logs each job as an MLflow run.
+    """A tracker that logs each job as an MLflow run.
 
-    Runs are kept in outputs/mlflow.db and outputs/mlartifacts or, if it is set, in
-    $MLFLOW_TRACKING_URI.
+    Runs are kept in the store that $MLFLOW_TRACKING_URI names. If the variable is not set, they are
+    kept in outputs/mlflow.db and outputs/mlartifacts.
     """
 
     imports: ClassVar[tuple[str, ...]] = ("mlflow.entities", "mlflow.tracking")
@@ -74,6 +75,7 @@ class MlflowTracker:
 
     @cached_property
     def _client(self) -> MlflowClient:
+        """MLflow's client; a default database that is missing is made first."""
         # A new client creates the database's tables. Two clients that do so at the same time, or
         # one that is killed meanwhile, leave a broken database.
         if is_default():
@@ -87,6 +89,10 @@ class MlflowTracker:
 
     @cached_property
     def _experiment_id(self) -> str:
+        """Id of the experiment, which is created if it is missing.
+
+        Abandoned runs of an existing experiment are closed.
+        """
         client = self._client
         # If several commands start at the same time, only one may create the experiment.
         with errors_name_place(), hold_lock(default_database()):
@@ -101,16 +107,16 @@ class MlflowTracker:
             return experiment.experiment_id
 
     def _close_abandoned(self, experiment_id: str) -> None:
-        """Mark runs of this machine as KILLED if their command was killed."""
+        """Mark each running run of this machine as KILLED if the process that logs it is gone."""
         running = search_runs(self._client, [experiment_id], "attributes.status = 'RUNNING'")
         for run in running:
             tags = run.data.tags
-            # A run of another machine may be going on: its command can't be seen from here.
+            # Runs of other machines are left alone, because their processes can't be seen here.
             if tags.get("host") == platform.node() and not _is_alive(tags.get(COMMAND_TAG, "")):
                 self._client.set_terminated(run.info.run_id, status="KILLED")
 
     def holds(self, run_id: str) -> bool:
-        """True if the tracker has a run of that id; False after its database was deleted."""
+        """True if the tracker has a run with this id; False after its database was deleted."""
         from mlflow.exceptions import MlflowException
 
         with errors_name_place():
@@ -133,10 +139,10 @@ class MlflowTracker:
             from mlflow.exceptions import MlflowException
 
         client = self._client
-        # This is the first call of the server, so an unreachable server is waited for only once.
+        # The server is called here first, so an unreachable server is waited for only once.
         experiment_id = self._experiment_id
         if result.run_id:
-            # The earlier run may be in another database.
+            # The earlier run may be missing here, because it is in another database.
             with contextlib.suppress(MlflowException):
                 client.delete_run(result.run_id)
         tags = result.tags | {COMMAND_TAG: _this_command()}
@@ -148,7 +154,7 @@ class MlflowTracker:
         return run.info.run_id
 
     def finish(self, result: Result, folder: Path) -> None:
-        """Log metrics, trials and files, and end the run with the result's status."""
+        """Log metrics, trials and the folder's files, and end the run with the result's status."""
         from mlflow.entities import Metric, RunTag
 
         now_ms = wall_ms()
@@ -165,12 +171,16 @@ class MlflowTracker:
         self._client.set_terminated(result.run_id, status=result.status)
 
     def attach(self, run_id: str, paths: Sequence[Path]) -> None:
-        """Log the files to the folder report/ of the run."""
+        """Add the files to the folder report/ of the run's artifacts."""
         for path in paths:
             self._client.log_artifact(run_id, str(path), "report")
 
     def where(self, sweep: str) -> str:
-        """A link that opens the sweep's charts directly, and the command that serves it."""
+        """Lines with a link to the sweep's charts and, without a server, the command to serve them.
+
+        The tracking URI of a server begins with http. The view of the charts is stored as a tag of
+        the experiment.
+        """
         view = charts_view(sweep, self._metric_names(sweep))
         self._client.set_experiment_tag(self._experiment_id, view.tag, view.text)
         address = charts_address(self._experiment_id, view)
@@ -187,21 +197,24 @@ class MlflowTracker:
 
 
 def _ui_command(uri: str) -> str:
-    """The command that serves a database. uri: its address without a password."""
+    """The command that serves MLflow's page of the runs.
+
+    uri: address of the runs' database, without a password.
+    """
     if is_default():
         return "fastloop ui"
-    # A password is not printed: the shell expands the variable, which contains it.
+    # An address with a password is not printed: the shell takes it from the variable.
     store = uri if uri == tracking_uri() else '"$MLFLOW_TRACKING_URI"'
     return f"mlflow ui --backend-store-uri {store}"
 
 
 def _this_command() -> str:
-    """Pid and start time of this process; the time is needed because pids are reused."""
+    """Pid and start time of this process, as text; a pid alone may be reused."""
     return f"{os.getpid()} {psutil.Process().create_time()}"
 
 
 def _is_alive(command: str) -> bool:
-    """True if the process with this pid and start time still runs."""
+    """True if the process with the pid and start time in `command` still runs."""
     pid, _, started = command.partition(" ")
     try:
         return str(psutil.Process(int(pid)).create_time()) == started

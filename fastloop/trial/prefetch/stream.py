@@ -1,8 +1,8 @@
 """Prefetch batches on a separate CUDA stream: `device_prefetch_by=stream`.
 
-A delivery is the copy to the device and all else that completes a batch there. On its own stream it
-runs concurrently with the loop's work on the GPU. Prefetching by a thread or by a process uses a
-`DeliveryStream`, too.
+To deliver a batch is to copy the batch to the device, and to complete it there. On a stream of its
+own, a delivery runs concurrently with the loop's work on the GPU. Prefetching by a thread or by a
+process uses a `DeliveryStream`, too.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ END: Any = object()
 """Marks the end of an iterator."""
 
 PendingBatch = tuple[Tree, Any]
-"""A batch that may still be copied, and the event after its copy (None without a CUDA stream)."""
+"""A batch with a copy that may still run, and the CUDA event after this copy; None without CUDA."""
 
 
 class DeliveryStream:
@@ -34,11 +34,13 @@ class DeliveryStream:
         self._copies = CopyStream(device)
 
     def start_epoch(self, epochs: Epochs, epoch: int) -> Iterator[Tree]:
-        """Iterator over the epoch's batches, ordered after the work queued on the caller's
-        stream."""
-        # iter() runs on this stream as well: a loader may put tensors on the device for a whole
-        # epoch, such as indices. If these were allocated on the caller's stream, their memory could
-        # be reused before a pending gather on this stream has read it.
+        """An iterator over the epoch's batches.
+
+        This stream waits for the work that is queued on the caller's stream.
+        """
+        # iter() runs on this stream as well, because a loader may put tensors on the device for a
+        # whole epoch, such as indices. If these were allocated on the caller's stream, their memory
+        # could be reused before a pending gather on this stream has read it.
         self._copies.follow_caller()
         with self._copies.as_current():
             return iter(epochs(epoch))
@@ -81,7 +83,8 @@ def open_prefetch(
 ) -> Iterator[Epochs]:
     """Open a loader, and yield its epochs as `prefetch_epoch` delivers them on a stream.
 
-    open_: opens the loader. Epochs that are still open are closed when the context ends.
+    open_: opens the loader. prefetch_epoch: yields the batches of an epoch, by its number. Epochs
+    that are still open are closed when the context ends.
     """
     stream = DeliveryStream(device)
     with (
@@ -97,11 +100,12 @@ def prefetch_by_stream(
     ahead: int,
     device: torch.device,
 ) -> AbstractContextManager[Epochs]:
-    """Epochs of batches on the device; `ahead` batches are being copied while a step runs.
+    """A context with epochs of batches on the device; `ahead` batches are copied during a step.
 
-    This is the technique of apex's data_prefetcher. The loop's thread loads every batch, so only
-    work on the device is hidden behind the step. A copy from memory that is not page-locked blocks
-    the loop until the copy is done.
+    open_: opens the loader. deliver: delivers a batch. The technique is that of apex's
+    data_prefetcher. The loop's thread loads every batch, so only work on the device is hidden
+    behind the step. A copy from memory that is not page-locked blocks the loop until the copy is
+    done.
     """
     prefetch_epoch = partial(_prefetch_epoch, deliver=deliver, ahead=ahead)
     return open_prefetch(open_, prefetch_epoch, device)
