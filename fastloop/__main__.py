@@ -20,7 +20,10 @@ from fastloop.processes.command_endings import (
 
 
 def main() -> None:
-    """Run the command that the first argument names, or print help; exit with its status."""
+    """Run the command that the first argument names, or print help if there is no argument.
+
+    Prints one line and exits with status 1 for an unknown command, and on an error of the system.
+    """
     open_standard_streams()
     exit_at_once_on_signals()
     with quiet_on_closed_pipe(), exit_on_system_error():
@@ -28,6 +31,10 @@ def main() -> None:
 
 
 def _run_command() -> None:
+    """Run the command that the first argument names, `run` if it is a setting, or print help.
+
+    The name of the command is moved from sys.argv[1] to the end of sys.argv[0].
+    """
     name = sys.argv[1] if len(sys.argv) > 1 else ""
     if name in ("", "-h", "--help"):
         print(HELP, end="")
@@ -41,6 +48,7 @@ def _run_command() -> None:
 
 
 def _no_such_command(name: str) -> str:
+    """The message for an unknown command, with the command that the user may have meant."""
     meant = MEANT_COMMANDS.get(name) or closest_name(name, COMMANDS)
     hint = f"{suggest(f'fastloop {meant}')} " if meant else ""
     return f"{name}: no such command; {hint}allowed: {', '.join(COMMANDS)}"
@@ -49,8 +57,8 @@ def _no_such_command(name: str) -> str:
 def _allow_imports_from_working_folder() -> None:
     """Put the working folder first on sys.path, so that a job can import the user's modules.
 
-    `python -m` does so, but the console script `fastloop` does not. Child processes inherit the
-    path.
+    `python -m` does so, but the console script `fastloop` does not. Python's safe mode (-P) is
+    respected. Child processes inherit the path.
     """
     folder = str(Path.cwd())
     if not sys.flags.safe_path and folder not in sys.path:

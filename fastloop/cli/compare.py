@@ -43,14 +43,18 @@ from fastloop.reporting.comparison_text import (
 from fastloop.reporting.header import load_lines
 
 DEFAULTS = {"base": "", "new": "", "fail_above": "5", "allow": ""}
-"""Settings of the command."""
+"""Settings of the command, with their defaults."""
 FOLDERS = ("base", "new")
+"""Settings that name a folder, in the order in which bare folders are given."""
 
 
-# Other commands exit with 1 on an error of the system. Here, 1 means that a job is slower.
+# Other commands exit with 1 on an error of the system, but here 1 means that a job is slower.
 @exit_on_system_error(status=2)
 def main() -> None:
-    """Print the comparison; exits with 1 after a regression and with 2 for incomparable sets."""
+    """Print the comparison; exits with status 1 if a job is slower or no longer finishes.
+
+    Exits with status 2 if a setting is wrong or the sets can't be compared, and 0 otherwise.
+    """
     if {"-h", "--help"} & set(sys.argv[1:]):
         print(__doc__, end="")
         return
@@ -68,7 +72,7 @@ def main() -> None:
 
 
 def _parse_allow(names: set[str]) -> set[str]:
-    """Return the names of conditions; raises UsageError for any other name."""
+    """Return the names if all are names of CONDITIONS; raises UsageError for any other name."""
     if unknown := sorted(names - CONDITIONS.keys()):
         shown = ",".join(sorted(names))
         allowed = ",".join(CONDITIONS)
@@ -81,7 +85,8 @@ def _print_comparison(
 ) -> bool:
     """Print the load of the machines, the answer, the changes and other differences.
 
-    Returns True if a job has become slower, or no longer finishes.
+    base, new: name of a job -> result. fail_above: percentage by which a job may become slower.
+    Returns True if a job has become slower by more than that, or no longer finishes.
     """
     changes = find_changes(pairs)
     for name, results in (("base", base), ("new", new)):
@@ -98,7 +103,10 @@ def _print_comparison(
 
 
 def _name_folders(arguments: Sequence[str]) -> list[str]:
-    """The arguments, with base= and new= put before bare folders."""
+    """The arguments, with base= and new= put before bare folders.
+
+    Raises UsageError unless there are two bare folders or none.
+    """
     bare = [each for each in arguments if "=" not in each]
     if not bare:
         return [*arguments]
@@ -119,8 +127,11 @@ def _with_folders(settings: dict[str, str]) -> dict[str, str]:
 
 
 def _find_folder(text: str) -> str:
-    """The path of the folder that the text names: a path that exists, else a sweep <date>/<time> in
-    the outputs folder. If neither exists, the text itself."""
+    """The path of the folder that the text names.
+
+    If the text is no path that exists, but a sweep <date>/<time> of the outputs folder, the path of
+    that sweep is returned; otherwise the text itself.
+    """
     in_outputs = outputs_folder() / text
     is_sweep = bool(text) and not Path(text).exists() and in_outputs.is_dir()
     return str(in_outputs) if is_sweep else text
@@ -148,9 +159,10 @@ def _newest_pair() -> tuple[Path, Path]:
 
 
 def _load_set(folder: str, setting: str) -> dict[str, Result]:
-    """Load the results in the folder: name -> result. Raises UsageError if a name occurs twice.
+    """Load the results in the folder, by the name of the job.
 
-    setting: `base` or `new`, for error messages.
+    setting: `base` or `new`, for error messages. Raises UsageError if the folder is an empty text,
+    or if a name occurs twice.
     """
     if not folder:
         raise UsageError(f"{setting}=: it is empty; allowed: a folder with {RESULT_FILE} files")

@@ -33,14 +33,16 @@ from fastloop.core.text import align, wrap
 from fastloop.core.types import MachineBusy, UsageError
 
 DEFAULTS = {"seconds": "2"}
+"""The command's settings, with their defaults as text."""
 MOST_SECONDS = 600.0
 """Longest time for which the machine can be watched."""
 NO_OPTIONS = {"dev", "docs", "ffcv", "programs"}
-"""Extras of the package that `_optional_libraries` leaves out. They are not options, except ffcv,
-which is listed separately, because it is built by commands of its own."""
+"""Extras of the package that `_optional_libraries` leaves out: dev, docs and programs are not
+options, and ffcv is listed separately, because other commands than pip's build it."""
 GIB, MIB = 2**30, 2**20
+"""Units of memory in bytes."""
 LITTLE_SHM = 512 * MIB
-"""Size in bytes. For a smaller /dev/shm a hint is printed. Docker gives containers 64 MiB, which is
+"""Size in bytes: a hint is printed if /dev/shm is smaller. Docker gives containers 64 MiB, which is
 too little for the batches of a few workers."""
 FEW_FILES = 1024
 """If the limit on open files is at most this number, a hint is printed. Workers of torch's
@@ -50,7 +52,10 @@ WAIT_WORDS = {"cpu": "a core", "io": "the disk", "memory": "memory"}
 
 
 def main() -> None:
-    """Print the verdict on the machine, and its equipment; exits with 1 if it is not ready."""
+    """Print the verdict on the machine, and its equipment.
+
+    Exits with 1 if the machine is not ready, and with 2 for a wrong setting.
+    """
     if {"-h", "--help"} & set(sys.argv[1:]):
         print(__doc__, end="")
         return
@@ -83,7 +88,7 @@ def _parse_seconds(text: str) -> float:
 
 
 def _watch(seconds: float) -> Load:
-    """Measure the load by other processes for that time, in which this process only waits."""
+    """Measure the load by other processes for that time, while this process only waits."""
     before = read_counters()
     # The wait is a little longer, because the system's counters advance in steps of 0.01 s.
     Event().wait(seconds + 0.05)
@@ -104,7 +109,7 @@ def _holder() -> str:
 def _busy(load: Load) -> str:
     """A phrase about the processes that keep the machine busy.
 
-    Empty if the machine is quiet, and if the system does not report it.
+    Empty if the machine is quiet, or if the system does not report whether it is.
     """
     if load.is_quiet is not False:
         return ""
@@ -119,7 +124,8 @@ def _busy(load: Load) -> str:
 def _answer(load: Load, reason: str, seconds: float) -> str:
     """A sentence that says whether the machine is ready to measure.
 
-    reason: why it is not; empty if it is. seconds: time for which the load was measured.
+    reason: the reason why the machine is not ready; empty if it is. seconds: time for which the
+    load was measured.
     """
     if reason:
         return f"This machine is not ready to measure: {reason}."
@@ -146,6 +152,7 @@ def _hardware(load: Load) -> Iterator[tuple[str, str]]:
 
 
 def _accelerator() -> str:
+    """The accelerator that torch finds, such as "mps"; "none" if there is none."""
     import torch
 
     found = torch.accelerator.current_accelerator(check_available=True)
@@ -204,7 +211,7 @@ def _environments() -> str:
 
 
 def _libraries() -> Iterator[str]:
-    """A line for the installed optional libraries, and a line for each missing one."""
+    """Yield a line on the installed optional libraries, and a line on each missing library."""
     from fastloop.core.optional_libraries import INSTALL_FFCV, version_of
 
     try:
@@ -225,7 +232,10 @@ def _libraries() -> Iterator[str]:
 
 
 def _optional_libraries() -> dict[str, list[str]]:
-    """Optional library -> the options that need it, from the extras in fastloop's metadata."""
+    """Optional library -> the options that need it, from the extras in fastloop's metadata.
+
+    Raises PackageNotFoundError if fastloop is not installed.
+    """
     # Each extra has the name of the option that needs it, with - in place of _.
     names: dict[str, list[str]] = {}
     for line in requires("fastloop") or []:

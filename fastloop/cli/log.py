@@ -20,14 +20,19 @@ from fastloop.core.types import MachineBusy, UsageError
 from fastloop.sweep.machine_lock import lock_machine
 
 USAGE = "usage: fastloop log <folder of a sweep or of a job>"
+"""The line that is printed for wrong arguments."""
 
 
 def main() -> None:
-    """Log all results in the folder that MLflow lacks; exits with 1 if there is no result."""
+    """Log the results in the folder that MLflow lacks.
+
+    Prints one line and exits with status 1 if there is no result, if logging fails, or if another
+    command is measuring.
+    """
     if {"-h", "--help"} & set(sys.argv[1:]):
         print(__doc__, end="")
         return
-    # An empty argument is refused, too: Path("") is the working folder.
+    # An empty argument is refused, too, because Path("") is the working folder.
     if len(sys.argv) != 2 or sys.argv[1].startswith("-") or not sys.argv[1].strip():
         sys.exit(USAGE)
     folder = Path(sys.argv[1])
@@ -41,7 +46,11 @@ def main() -> None:
 
 
 def _result_folders(folder: Path) -> list[Path]:
-    """Folders with a result in or below the folder, without the copies in MLflow's artifacts."""
+    """The folder and the folders below it, as far as they have a result.
+
+    Folders with MLflow's copies of results (artifacts) are left out. Raises UsageError if there is
+    no result.
+    """
     folders = [path.parent for path in sorted(folder.rglob(RESULT_FILE))]
     folders = [path for path in folders if path.name != "artifacts"]
     if not folders:
@@ -50,9 +59,9 @@ def _result_folders(folder: Path) -> list[Path]:
 
 
 def _record(folder: Path) -> str:
-    """Log the result in the folder to MLflow, unless MLflow has it or it is still measured.
+    """Log the result in the folder, unless MLflow has the result or its job is still measured.
 
-    Returns a message about it. Raises UsageError if logging fails.
+    Returns a message about the result. Raises UsageError if logging fails.
     """
     from fastloop.options.tracker.mlflow import MlflowTracker
 
@@ -61,7 +70,8 @@ def _record(folder: Path) -> str:
     if result.recorded and tracker.holds(result.run_id):
         return "already in the tracker"
     if result.status == "RUNNING":
-        # A command on another machine, or with allow_concurrent=true, may run beside this one.
+        # The lock of this machine does not keep out a command on another machine, or one with
+        # allow_concurrent=true. Such a command may still be measuring the job.
         if _is_measured(folder):
             return "still measured, and logged by the command that does so"
         result = replace(result, status="KILLED")
@@ -73,7 +83,7 @@ def _record(folder: Path) -> str:
         tracker.finish(result, folder)
         report = folder.parent / "report"
         tracker.attach(result.run_id, [*report.glob("*.html"), *report.glob("*.png")])
-    # If the server is unreachable, or is another program, the client may raise anything.
+    # MLflow's client may raise anything if the server is unreachable, or is another program.
     except Exception as error:
         reason = first_line(error) or type(error).__name__
         raise UsageError(without_passwords(f"{folder}: not recorded: {reason}")) from error
@@ -82,10 +92,13 @@ def _record(folder: Path) -> str:
 
 
 def _is_measured(folder: Path) -> bool:
-    """True if a command measures the sweep to which the result in the folder belongs."""
+    """True if a command is measuring the sweep to which the result in the folder belongs.
+
+    The command has then claimed the folder of the sweep, by a lock on the file CLAIM in it.
+    """
     for claimed in (folder, folder.parent):
-        # Claiming a folder shows whether another command has claimed it. It writes a file for a
-        # moment, so only folders that have this file are tried.
+        # An attempt to claim the folder shows if another command has claimed it. The attempt writes
+        # the file, so only folders that have the file are tried.
         if (claimed / CLAIM).exists():
             try:
                 with claim_sweep_folder(claimed):

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from fastloop.suite.workloads import Scope
 
 SCOPES: dict[str, Scope] = {"quick": "quick", "full": "full", "claims": "claims"}
-"""Subcommands that measure, with the scope of each."""
+"""Subcommand that measures -> its scope, the kind of a round in a file of results."""
 SWEEP_SETTINGS = ("trials", "seconds", "wait", "allow_concurrent")
 """Settings of `fastloop run` that are passed on to the sweep of each workload."""
 CLAIMS_SETTINGS = {"round": "", "machine": "", "results": "results", "workloads": ""}
@@ -55,17 +55,19 @@ SUITE_SETTINGS = CLAIMS_SETTINGS | {"loaders": ""}
 SITE_SETTINGS = {"results": "results", "page": "", "code": ".."}
 """Settings of `fastloop suite site`, with their defaults."""
 CLAIMS_PAGE = "claims.html"
-"""File name of the page of claims, which is beside the page of the rounds."""
+"""File name of the page of claims, which is in the same folder as the page of the rounds."""
 ALTERED, UNREADABLE = 1, 2
-"""Exit statuses of verify: a file was altered; a file can't be read, or no file was named."""
+"""Exit statuses of verify. ALTERED: a file was altered. UNREADABLE: no file was altered, but a file
+can't be read, or no file was named."""
 LONGEST_NAME = 100
-"""Maximum number of characters in the name of a round or a machine, which become file names."""
+"""Maximum number of characters in the name of a round or a machine, which is part of a path."""
 
 
 def main() -> None:
-    """Run the subcommand that the first argument names; full if no subcommand is named.
+    """Run the subcommand that the first argument names, or `full` if no subcommand is named.
 
-    Exits with 1 and one line on failure, and after verify with the status of `_verify`.
+    Prints one line and exits with status 1 on a UsageError. Exits with the status of `_verify`
+    after verify.
     """
     arguments = sys.argv[1:]
     if {"-h", "--help"} & set(arguments):
@@ -111,7 +113,8 @@ def _measure(scope: Scope, given: dict[str, str]) -> None:
     # The file is checked before anything is measured, because measuring takes minutes.
     refuse_unwritable(f"results={given['results']}: {path}", path)
     check_replaceable(path, scope, is_whole=run.is_whole)
-    # Hydra will read sys.argv, too, and does not know the settings of `fastloop suite`.
+    # The settings of `fastloop suite` are removed, because compose_requests reads sys.argv, too,
+    # and does not know them.
     sys.argv[1:] = []
     measured = []
     for each in measure_workloads(run):
@@ -147,15 +150,15 @@ def _suite_run(scope: Scope, round_name: str, given: dict[str, str]) -> SuiteRun
 
 
 def _print_reasons(measured: MeasuredWorkload) -> None:
-    """Print for each row of a workload why it did not run, if none has run."""
-    # A sweep prints why a job does not run. If no job runs, there is no sweep.
+    """Print the reason why each row of a workload did not run, if none of the rows has run."""
+    # A sweep prints these reasons itself. If no row can run, there is no sweep.
     if not any(row.result for row in measured.rows):
         for row in measured.rows:
             print(f"{measured.workload.name}, {row.row.label}: {row.reason}", flush=True)
 
 
 def _print_judgement(name: str, document: SuiteFile) -> None:
-    """Print whether the measured figures agree with the claim of this name."""
+    """Print a line that says whether the measured figures agree with the claim of this name."""
     from fastloop.suite.claims import CLAIMS, describe_judgement, judge
 
     (claim,) = [claim for claim in CLAIMS if claim.name == name]
@@ -172,9 +175,12 @@ def _present_month() -> str:
 
 
 def _check_name(setting: str, name: str) -> str:
-    """Return the name; raises UsageError if it can't be part of a file's path."""
+    """Return the name of a round or a machine; raises UsageError if it can't be part of a path.
+
+    setting: `round` or `machine`, for error messages.
+    """
     is_plain = all(letter.isalnum() or letter in "._-" for letter in name)
-    # `..` would be another folder.
+    # A name such as `..` would lead to another folder.
     if not is_plain or not name.strip("."):
         raise UsageError(
             f"{setting}={name}: allowed: letters, digits, dots, dashes, underscores; not dots alone"
@@ -186,8 +192,8 @@ def _check_name(setting: str, name: str) -> str:
 
 def _check_trials(text: str) -> None:
     """Raise UsageError unless the text is empty or a number of trials."""
-    # trials=auto is refused, because it tests the trials after every few rounds. More loaders of
-    # equal speed would then get different ranks. The ranks of a file are tested only once.
+    # trials=auto is refused, because a sweep would then test its trials after every few rounds.
+    # With each further test, more loaders of equal speed get different ranks by chance.
     if text and not (text.isascii() and text.isdecimal() and int(text)):
         raise UsageError(f"trials={text}: allowed: a number from 1 on")
 
@@ -203,7 +209,10 @@ def _check_seconds(text: str) -> None:
 
 
 def _verify(names: Sequence[str]) -> int:
-    """Print the altered fields of each file; returns the exit status: ALTERED, UNREADABLE or 0."""
+    """Print the altered fields of each file.
+
+    Returns the exit status: ALTERED, UNREADABLE, or 0 if every file is as it was written.
+    """
     from fastloop.core.text import printable
     from fastloop.suite.suite_file import load_suite
     from fastloop.suite.verify_file import find_problems
@@ -233,9 +242,10 @@ def _verify(names: Sequence[str]) -> int:
 
 
 def _write_site(given: dict[str, str]) -> None:
-    """Write one page of all rounds and one of all claims, and print their paths.
+    """Write one page of all rounds and one of all claims, and print the paths of the pages.
 
-    given: the settings of SITE_SETTINGS.
+    given: the values of SITE_SETTINGS. Raises UsageError for a wrong value, and if the folder of
+    results has no file.
     """
     from fastloop.core.atomic_files import write_text
     from fastloop.core.outputs_folder import refuse_unwritable
@@ -263,7 +273,7 @@ def _write_site(given: dict[str, str]) -> None:
 
 
 def _list(arguments: Sequence[str]) -> None:
-    """Print the workloads, and the claims with their sources."""
+    """Print the workloads, and the claims with their sources; raises UsageError for an argument."""
     from fastloop.suite.claims import CLAIMS
     from fastloop.suite.workloads import WORKLOADS
 

@@ -18,7 +18,9 @@ from fastloop.core.types import UsageError
 from fastloop.options.tracker._location import default_database, is_default, tracker_place
 
 DEFAULTS = {"port": "5000"}
+"""The command's settings, with their defaults as text."""
 HOST = "127.0.0.1"
+"""The server's address, which only this machine can reach."""
 HIGHEST_PORT = 65_535
 SERVER_ENVIRONMENT = {
     "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",
@@ -59,7 +61,7 @@ def _database() -> Path:
 
 
 def _check_free(port: int) -> None:
-    """Raise UsageError if the port is in use."""
+    """Raise UsageError if the port is in use, or can't be used."""
     with socket.socket() as probe:
         # The server sets this option, too. Without the option, the port would seem to be in use for
         # a minute after an earlier server has ended.

@@ -3,7 +3,7 @@
 A combination is the composed configuration of one job. A sweep has a job for each combination of
 the values of its overrides. A setting is foreign to a job if the job's option lacks the setting, as
 loader=raw lacks `loader.num_threads`. In a sweep, each job is composed without its foreign
-settings, and a line tells how many jobs have such a setting.
+settings. For each setting that is foreign to some of the jobs, a line says how many jobs have it.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ from fastloop.config.messages import ConfigError
 ALL_LOADERS = re.compile(r"loader=glob\(")
 """Start of an override that names loaders by a pattern."""
 RAW = "raw"
-"""The loader that reads the dataset itself."""
+"""Name of the loader that reads the dataset without a store."""
 BASIC = "basic"
 """Name of Hydra's default launcher, and of its default sweeper."""
 SHOWN_OPTIONS = 4
-"""Maximum number of options that a line lists for a setting."""
+"""Maximum number of options that a line about a setting lists; it lists none if there are more."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,14 +59,14 @@ class FittedCombination:
 
     combination: Combination
     left_out: Mapping[str, ConfigError]
-    """Name of each foreign setting -> the error to raise if no job of the sweep has the setting."""
+    """Name of a foreign setting -> the error that is raised if all jobs lack the setting."""
 
 
 def compose_combinations(line: CommandLine) -> Combinations:
     """Compose all combinations of a command line, in the order of Hydra's basic sweeper.
 
-    Each job is composed without its foreign settings. Combinations that are then equal, or were
-    typed twice, become one. Raises ConfigError and Hydra's exceptions.
+    Each job is composed without its foreign settings. Of jobs that are then equal, or that were
+    typed twice, only one is kept. Raises ConfigError and Hydra's exceptions.
     """
     with compose_api(line):
         name = line.config_name or CONFIG_NAME
@@ -86,9 +86,9 @@ def compose_combinations(line: CommandLine) -> Combinations:
 
 
 def _with_baseline(combinations: Sequence[Combination]) -> list[Combination]:
-    """Make raw the baseline of each combination that names none, if raw is one of the loaders."""
-    # The default baseline is the job that was typed first. A pattern lists its loaders in
-    # alphabetical order, so the first one has no special meaning.
+    """Make raw the baseline of each combination without a baseline, if raw is among the loaders."""
+    # The default baseline is the job that was typed first. A pattern lists loaders in alphabetical
+    # order, so its first loader is a baseline by chance only.
     if not any(each.choices["loader"] == RAW for each in combinations):
         return [*combinations]
     return [
@@ -105,8 +105,8 @@ def _compose_sweep(name: str, jobs: Sequence[tuple[str, ...]], folder: str) -> C
     name: name of the main yaml. jobs: the overrides of each job. folder: the folder of the sweep.
     """
     found = dict[tuple[str, ...], FittedCombination]()
-    # Whether an option lacks a setting does not depend on the setting's value. A sweep may have
-    # many values, so this is found out only once for each choice of options.
+    # The foreign settings of a job depend on its options, but not on the values of settings. A
+    # sweep may have many values, so foreign settings are found once for each choice of options.
     known: dict[tuple[str, ...], Mapping[str, ConfigError]] = {}
     for overrides in jobs:
         choices = tuple(text for text in overrides if not VALUE_IN_OPTION.match(text))
@@ -122,10 +122,10 @@ def _compose_sweep(name: str, jobs: Sequence[tuple[str, ...]], folder: str) -> C
 
 
 def _check_repetition(combination: Combination) -> None:
-    """Raise ConfigError for a job that was typed twice, if its launcher would run it twice."""
+    """Raise ConfigError for a job that was typed twice, unless Hydra's basic launcher runs it."""
     if combination.launcher == BASIC:
         return
-    # Another launcher of Hydra would number the repetition as a job of its own.
+    # Another launcher would number the repetition as a job of its own, and run the job twice.
     job = " ".join(map(override_text, combination.overrides))
     reason = f"{job}: this job was typed twice; allowed: each value once"
     raise ConfigError(f"hydra/launcher={combination.launcher}: {reason}")
@@ -137,8 +137,8 @@ def _fit_experiment(
     """Leave out the foreign settings of the job's experiment.
 
     An experiment is a yaml file of experiments/ with options and settings of a study, which
-    `experiment=<name>` chooses. left_out: foreign settings of the command line, which were left out
-    already, with their errors.
+    `experiment=<name>` chooses. left_out: the foreign settings of the command line, with their
+    errors; the combination was composed without them.
     """
     foreign = find_foreign_in_experiment(
         combination.choices, combination.values, combination.overrides
@@ -175,7 +175,7 @@ def _describe_partial_settings(jobs: Sequence[FittedCombination]) -> tuple[str, 
             errors.setdefault(name, []).append(error)
     lines = []
     for name, of_name in errors.items():
-        # A setting that no job has is a mistake of the user's.
+        # If no job has the setting, the user has made a mistake.
         if len(of_name) == len(jobs):
             raise of_name[0]
         options, overrides = _find_uses([job.combination for job in jobs], name)
@@ -187,9 +187,10 @@ def _describe_partial_settings(jobs: Sequence[FittedCombination]) -> tuple[str, 
 
 
 def _find_uses(combinations: Sequence[Combination], name: str) -> tuple[list[str], list[str]]:
-    """(the options that have the setting, the overrides of the setting), without repetitions.
+    """Find the options that have a setting, and the overrides that change the setting.
 
-    Both lists are in the order of the combinations. name: the setting, such as loader.num_threads.
+    name: the setting, such as loader.num_threads. Returns (options, overrides), each without
+    repetitions and in the order of the combinations.
     """
     group = name.rpartition("@")[2].partition(".")[0]
     uses = [
@@ -203,9 +204,9 @@ def _find_uses(combinations: Sequence[Combination], name: str) -> tuple[list[str
 
 
 def _compose_first(name: str, line: CommandLine) -> DictConfig:
-    """The configuration of a single job, or of the first job of a sweep.
+    """The configuration of a single job, or of the first job of a sweep, with Hydra's part.
 
-    Raises Hydra's error for several values without -m.
+    name: name of the main yaml. Raises Hydra's error if a setting has several values without -m.
     """
     values = override_values(parse_overrides(line.overrides))
     first_values = tuple(each[0] for each in values if each)
@@ -213,8 +214,8 @@ def _compose_first(name: str, line: CommandLine) -> DictConfig:
         return compose_without_foreign_settings(name, first_values).cfg
     try:
         return compose_config(name, line.overrides)
-    # An experiment may turn on the sweep mode, in which several values are no error. Only the
-    # composed configuration shows that.
+    # An experiment may turn on the sweep mode, in which several values are no error. The mode is
+    # known only once a configuration was composed from single values.
     except (ConfigCompositionException, ForeignSetting):
         with suppress(HydraException):
             cfg = compose_without_foreign_settings(name, first_values).cfg
@@ -224,7 +225,7 @@ def _compose_first(name: str, line: CommandLine) -> DictConfig:
 
 
 def _check_sweeper(cfg: DictConfig) -> None:
-    """Raise ConfigError for any sweeper of Hydra but the basic one."""
+    """Raise ConfigError unless the sweeper is Hydra's basic one."""
     if (name := cfg.hydra.runtime.choices["hydra/sweeper"]) != BASIC:
         reason = "all jobs have to be known before the first trial runs"
         raise ConfigError(f"hydra/sweeper={name}: {reason}; allowed: {BASIC}")

@@ -51,6 +51,7 @@ if TYPE_CHECKING:
     from fastloop.trial.job import Job
 
 OUTPUTS = "FASTLOOP_OUTPUTS"
+"""Name of the environment variable with the path of the outputs folder."""
 TRIAL_MODULES = ("fastloop.trial.tasks",)
 """Modules with the functions that the processes of a sweep call."""
 
@@ -60,14 +61,15 @@ def compose_all(
     describe: Callable[[Sequence[Mapping[str, Any]]], str] | None = None,
     modules: Sequence[str] = TRIAL_MODULES,
 ) -> list[JobRequest]:
-    """Compose and build all jobs of sys.argv; returns no request after --help, --cfg etc.
+    """Compose and build all jobs of sys.argv; returns an empty list after --help, --cfg and so on.
 
-    measure_here: called with one request in each process of a Hydra launcher (joblib, ray,
-    submitit); the returned requests then have is_done set.
-    describe: returns a line about the work from the configurations. The line is printed only if
-    torch is not imported yet. None: no line.
+    measure_here: measures one request. With a launcher of Hydra (joblib, ray, submitit), the
+    launcher's processes call `measure_here`, and `is_done` is True in the returned requests.
+    describe: returns a line about the work from the configurations; None: no line. The line is
+    printed only if torch is not imported yet.
     modules: modules that the processes of the command need; the forkserver imports them early.
-    Exits with status 1 and one line for an invalid name or value, before anything is written.
+    For an invalid name or value, prints one line and exits with status 1, before anything is
+    written.
     """
     requests: list[JobRequest] = []
     # If FASTLOOP_OUTPUTS were empty, Hydra would write to the root of the file system.
@@ -89,8 +91,7 @@ def compose_all(
         if combinations[0].launcher == BASIC:
             return requests
         return measure_by_launcher(line, combinations, requests, measure_here)
-    # The reader of the output has closed the pipe, as `head` does in `... --cfg job | head`. This
-    # is not an error of the configuration.
+    # A closed pipe, as in `... --cfg job | head`, is not an error of the configuration.
     except BrokenPipeError:
         raise
     except Exception as error:
@@ -106,7 +107,10 @@ def compose_all(
 
 
 def _print_information(line: CommandLine) -> bool:
-    """Print the answer to --version, --help, --cfg and similar flags; False without any of them."""
+    """Print the answer to --version, --help, --cfg and similar flags.
+
+    Returns False if the command line has none of these flags.
+    """
     if "--version" in line.flags:
         print(f"fastloop {version('fastloop')}")
         return True
@@ -129,7 +133,8 @@ def _check_and_tell(
 ) -> None:
     """Check the jobs, then print the line about the work, unless torch is imported already.
 
-    Raises ConfigError for a wrong setting, and if no job finds the files of its dataset.
+    describe: as in `compose_all`. Raises ConfigError for a wrong setting, and if no job finds the
+    files of its dataset.
     """
     jobs = [combination.values for combination in combinations]
     refuse_unknown_settings(combinations)
@@ -155,8 +160,10 @@ def _refuse_missing_files(combinations: Sequence[Combination]) -> None:
 
 
 def _missing_files(combination: Combination) -> str:
-    """The reason why the job's dataset can't find the user's files; empty if it can, or if it is a
-    Dataset of the user's own."""
+    """The reason why the job's dataset can't find the user's files.
+
+    Empty if the files are found, and if the dataset is code of the user's own.
+    """
     values = combination.values["dataset"]
     name = combination.choices.get("dataset", "")
     option = find_option("dataset", name)
@@ -180,7 +187,8 @@ def _missing_files(combination: Combination) -> str:
 def _tell_partial_settings(composed: Combinations) -> None:
     """Print a line for each setting that only some jobs have, with the number of these jobs.
 
-    Raises ConfigError with a Hydra launcher, which composes every job with all settings itself.
+    Raises ConfigError instead if a launcher of Hydra runs the jobs, because such a launcher
+    composes each job itself, with all settings.
     """
     for line in composed.partial_settings:
         if (launcher := composed.each[0].launcher) != BASIC:
@@ -205,7 +213,7 @@ def _tell_missing_stores(requests: Sequence[JobRequest], had_store: Sequence[boo
 def _start_server(jobs: Sequence[Mapping[str, Any]], modules: Sequence[str]) -> None:
     """Start the forkserver of the trials, which imports the modules that these jobs need.
 
-    modules: further modules to import. Does nothing if a job has another isolation.
+    modules: further modules to import. Does nothing unless all jobs have isolation=forkserver.
     """
     from fastloop.processes.start_method import start_server_early
 
@@ -216,7 +224,10 @@ def _start_server(jobs: Sequence[Mapping[str, Any]], modules: Sequence[str]) -> 
 
 
 def _targets(node: Any) -> list[str]:
-    """Every `_target_` of a configuration, except the launcher's and the tracker's."""
+    """Every `_target_` (path of a class or function) of a configuration or a part of one.
+
+    The groups of a sweep, SWEEP_GROUPS, are left out.
+    """
     if not isinstance(node, dict):
         return []
     own = [str(node["_target_"])] if "_target_" in node else []
@@ -225,8 +236,10 @@ def _targets(node: Any) -> list[str]:
 
 
 def compose_silently() -> tuple[list[JobRequest], str]:
-    """Compose the requests as `compose_all` does, and print nothing. Returns (the requests, an
-    error message that is empty on success)."""
+    """Compose the requests as `compose_all` does, and print nothing.
+
+    Returns (the requests, the message of an error); the message is empty if there is no error.
+    """
     output = io.StringIO()
     with contextlib.redirect_stdout(output), contextlib.redirect_stderr(output):
         try:
@@ -238,7 +251,7 @@ def compose_silently() -> tuple[list[JobRequest], str]:
 def compose_requirements(arguments: Sequence[str]) -> tuple[str, ...]:
     """Find the pip requirements of all jobs of a command line, each once; no job is built.
 
-    Raises UsageError for an invalid name or value.
+    arguments: the command line. Raises UsageError for an invalid name or value.
     """
     with usage_errors():
         line = read_command_line(arguments)
@@ -275,6 +288,7 @@ def compose_requests(jobs: Sequence[Sequence[str]], folder: Path) -> list[JobReq
 
 
 def _build_requests(line: CommandLine, combinations: Sequence[Combination]) -> list[JobRequest]:
+    """Build the request of each combination, with its colour and the flags of the command line."""
     built = [build_request(combination) for combination in combinations]
     return colour_jobs([replace(request, flags=line.config_flags) for request in built])
 
@@ -282,7 +296,7 @@ def _build_requests(line: CommandLine, combinations: Sequence[Combination]) -> l
 def refuse_several(arguments: Sequence[str], refusal: str) -> None:
     """Raise UsageError for a command line that makes several jobs, before a job is composed.
 
-    refusal: the message, with {} for the overrides.
+    arguments: the command line. refusal: the message, with {} in place of the overrides.
     """
     line = read_command_line(arguments)
     if line.prints_info:
@@ -298,7 +312,10 @@ def refuse_several(arguments: Sequence[str], refusal: str) -> None:
 
 @contextlib.contextmanager
 def usage_errors() -> Iterator[None]:
-    """Raise errors of invalid names and values as UsageError, with the line that `run` prints."""
+    """Raise Hydra's errors of invalid names and values as UsageError inside the context.
+
+    The message is the line that `fastloop run` prints. Any other error is raised unchanged.
+    """
     try:
         yield
     except (HydraException, OmegaConfBaseException) as error:

@@ -17,9 +17,10 @@ and a range may have more values than memory holds."""
 
 
 def expand_jobs(overrides: Sequence[Override]) -> list[tuple[str, ...]]:
-    """The overrides of each job: all combinations of values. The last override varies fastest.
+    """The overrides `key=value` of each job: all combinations of the values of all keys.
 
-    Raises ConfigError for more than MOST_JOBS.
+    The last override varies fastest. Raises ConfigError for more than MOST_JOBS jobs, and as
+    `override_values` does.
     """
     values = override_values(overrides)
     count = math.prod(map(len, values))
@@ -29,10 +30,10 @@ def expand_jobs(overrides: Sequence[Override]) -> list[tuple[str, ...]]:
 
 
 def override_values(overrides: Sequence[Override]) -> list[list[str]]:
-    """For each overridden key, a list of `key=value`, one for each value. If a key is overridden
-    twice, the last override counts.
+    """For each overridden key, a list of `key=value`, one for each value.
 
-    Raises ConfigError for an override without values, or with infinitely many.
+    If a key is overridden twice, the last override counts. Raises ConfigError for an override with
+    no values, with infinitely many or with more than MOST_JOBS.
     """
     values: dict[str, list[str]] = {}
     for override in overrides:
@@ -54,8 +55,7 @@ def override_values(overrides: Sequence[Override]) -> list[list[str]]:
 
 
 def _check_count(override: Override) -> None:
-    """Raise ConfigError for a range of more than MOST_JOBS values, and for a range without a
-    step."""
+    """Raise ConfigError for a range without a step or an end, or of more than MOST_JOBS values."""
     # The count is checked first, because expanding a long range might take all memory.
     values = override.value()
     if not isinstance(values, RangeSweep):

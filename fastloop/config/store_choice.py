@@ -1,4 +1,8 @@
-"""Choose whether a job's loader reads its store, or the samples themselves if no store fits."""
+"""Choose if a job's loader reads its store, or the dataset's samples themselves.
+
+A store is a copy of all samples as rows of equal size, in files. No store fits some jobs, such as
+those with samples that differ in length or in each epoch.
+"""
 
 from __future__ import annotations
 
@@ -14,21 +18,23 @@ if TYPE_CHECKING:
 
 
 def choose_store(job: Job, overrides: Sequence[str]) -> Job:
-    """Leave out the job's store if the job's samples, collate or transform rule it out.
+    """The job without its store if the samples, the collate or the transform rule the store out.
 
-    With collate=pad, a user's Dataset is also marked as ragged: its samples differ in length.
-    overrides: overrides of the command line. If one of them asks for a store, the store is kept.
+    With a collate for samples that differ in length, such as collate=pad, a user's Dataset is also
+    marked as ragged. overrides: overrides of the command line; if one of them asks for a store, the
+    store is kept.
     """
     from fastloop.core.plan import without_store
     from fastloop.core.traits import LoaderTraits, traits_of
 
     dataset: Any = job.dataset
-    # A user's Dataset does not tell whether its samples differ in length. Only the collate does.
+    # If `ragged` is None, as for a user's Dataset, the dataset does not say if its samples differ
+    # in length. The job's collate then says it.
     is_open = is_dataclass(job.dataset) and getattr(dataset, "ragged", False) is None
     if job.collate.takes == "ragged" and is_open:
         job = replace(job, dataset=replace(dataset, ragged=True))
     is_asked_for = any("loader.store" in name_in(override) for override in overrides)
-    # A loader that reads all rows into memory can read them only from a store.
+    # A loader that copies all rows into memory needs a store to read the rows from.
     if is_asked_for or traits_of(LoaderTraits, job.loader).in_memory:
         return job
     reader = without_store(job.loader)
@@ -40,7 +46,7 @@ def choose_store(job: Job, overrides: Sequence[str]) -> Job:
 def describe_missing_store(job: Job, choices: Mapping[str, str]) -> str:
     """A line that says why the job's loader reads the samples and not its store.
 
-    choices: group -> option.
+    job: a job that `choose_store` has left without its store. choices: group -> option.
     """
     from fastloop.core.traits import CollateTraits, traits_of
     from fastloop.data.cropped_dataset import crops_at_random
@@ -52,7 +58,10 @@ def describe_missing_store(job: Job, choices: Mapping[str, str]) -> str:
 
 
 def _rules_out_store(job: Job, reader: Loader) -> bool:
-    """True if the loader can run the job only as `reader`, without its store."""
+    """True if the job's loader can run the job only without its store.
+
+    reader: the loader without its store, which reads the dataset's samples.
+    """
     from fastloop.data.cropped_dataset import crops_at_random
     from fastloop.data.ragged import is_ragged
 
@@ -63,7 +72,11 @@ def _rules_out_store(job: Job, reader: Loader) -> bool:
 
 
 def _honours(loader: Loader, job: Job) -> bool:
-    """True if the loader calls the collate and the transform of the job."""
+    """True if the loader calls the job's collate and transform, as far as the job needs them.
+
+    The default collate need not be called, nor a transform that changes nothing or runs on the
+    device.
+    """
     from fastloop.core.plan import DeclaresSettings, honours_collate
     from fastloop.core.traits import CollateTraits, TransformTraits, traits_of
 

@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 
 ADDRESS = re.compile(r" at 0x[0-9a-f]+")
+"""The address of an object in its default repr."""
 EDGE_BYTES = 1 << 20
 """Bytes at each end of a file that `edge_digest` reads."""
 
@@ -22,7 +23,7 @@ def stable_repr(value: object) -> str:
 
 
 def edge_digest(path: Path) -> str:
-    """Fingerprint of a file's size and of its first and last MiB; reads no more than these."""
+    """Fingerprint of a file's size and of its first and last MiB; the rest is not read."""
     size = path.stat().st_size
     digest = hashlib.blake2b(digest_size=16)
     with path.open("rb") as file:

@@ -1,10 +1,11 @@
-"""Measure the load that other programs put on the machine during a measurement: was it quiet?
+"""Measure the load that other programs put on the machine during a measurement.
 
-The difference of two readings of the system's counters, before and after, is the CPU time that all
-programs took in between. The time of this command's own processes is subtracted, including those
-that ended in between: Linux adds the time of an ended child to the parent that waited for it
-(proc(5): cutime). Kernel threads are attributed to no program, because much of their work is done
-for the program that reads files.
+The machine is quiet if this load is too small to change a figure. The difference of two readings of
+the system's counters, before and after a stretch of time, is the CPU time that all programs took in
+between. The time of this command's own processes is subtracted. Processes that ended in between are
+included: Linux adds the time of an ended child to the parent that waited for it (proc(5): cutime).
+Kernel threads belong to no program, because much of their work is done for the program that reads
+files.
 """
 
 from __future__ import annotations
@@ -27,16 +28,16 @@ from fastloop.core.process_times import (
 )
 
 QUIET_SHARE = 0.05
-"""Share of the cores that others may use on a quiet machine. A job that keeps all cores busy loses
-that share. All jobs of a round lose about the same, so their ratios change by less than the 2 % of
-stats.MINIMUM_EFFECT. The programs of an idle system or desktop use less. In a stretch of one second
-on two cores the figure is right within 0.02 cores."""
+"""Maximum share of the cores that other programs use on a quiet machine. A job that keeps all cores
+busy loses that share. All jobs of a round lose about the same, so their ratios change by less than
+the 2 % of stats.MINIMUM_EFFECT. The programs of an idle desktop use less than this share. In a
+stretch of one second on two cores, the measured use is right within 0.02 cores."""
 MOST_MEMORY_PRESSURE = 0.05
-"""Share of the time in which some program may wait for memory on a quiet machine."""
+"""Maximum share of the time in which some program waits for memory on a quiet machine."""
 MOST_NAMES = 3
 """Maximum number of programs that are named."""
 LEAST_NAMED_SHARE = 0.01
-"""Programs that used a smaller share of the cores are not named."""
+"""Programs that used at most this share of the cores are not named."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,22 +45,25 @@ class Load:
     """The use of the machine by other programs in a stretch of time."""
 
     seconds: float
+    """Length of the stretch; 0 if the two readings can't be compared."""
     cores: int
     """Number of cores on which this process may run; the figures below refer to these cores."""
     other_cores: float | None
-    """CPU time of other programs per second; None: the system does not report it, or the stretch is
-    shorter than LEAST_SECONDS."""
+    """CPU time of other programs per second. None: the system does not report this time, or the
+    stretch is shorter than LEAST_SECONDS."""
     stolen_cores: float = 0.0
     """CPU time per second that the host of this virtual machine gave to other machines."""
     pressure: dict[Resource, float] = field(default_factory=dict)
-    """Share of the time in which some program, of any user, waited for that resource (Linux's
-    pressure stall information); empty if the kernel does not report it."""
+    """Resource -> share of the time in which some program of any user waited for it (Linux's
+    pressure stall information); empty if the kernel does not report pressure."""
     busiest: dict[str, float] = field(default_factory=dict)
-    """Cores that the busiest other programs used, by their names, the busiest first."""
+    """Name of a program -> number of cores that it used; only the busiest other programs, in
+    descending order."""
 
     @property
     def foreign_cores(self) -> float | None:
-        """Cores that others took, on this machine or on the host of a virtual one."""
+        """Cores that others took, on this machine or on the host of a virtual one; None if that is
+        unknown."""
         return None if self.other_cores is None else self.other_cores + self.stolen_cores
 
     @property
@@ -80,18 +84,19 @@ class LoadSummary:
     busy: int
     """Number of these stretches that were not quiet."""
     cores: int
+    """Number of cores on which this process may run."""
     other_cores: float | None
-    """CPU time of other programs per second, the median over the stretches; None if it is
-    unknown."""
+    """CPU time of other programs per second, the median over the stretches; None: no stretch has a
+    known load."""
     most_other_cores: float | None
-    """The highest value of `other_cores` of all stretches."""
+    """The highest CPU time of other programs per second of all stretches; None: as above."""
     stolen_cores: float = 0.0
     """CPU time per second that the host of a virtual machine gave to others, the highest of all
     stretches."""
     memory_pressure: float = 0.0
     """Share of the time in which some program waited for memory, the highest of all stretches."""
     busiest: tuple[str, ...] = ()
-    """Names of the programs that used most in the stretches that were not quiet."""
+    """Names of the programs that used most CPU time in the stretches that were not quiet."""
 
     @property
     def is_quiet(self) -> bool | None:
@@ -99,10 +104,11 @@ class LoadSummary:
         return 2 * self.busy < self.stretches if self.stretches else None
 
     def describe(self, stretch: str = "trial", stretches: str = "trials") -> str:
-        """The sentences with which an answer begins: whether the machine was quiet, and how many of
-        its cores other processes used; or that this is unknown.
+        """The sentences at the beginning of an answer, about the load of the machine.
 
-        stretch: the word for one measurement, e.g. "trial"; stretches: its plural.
+        The sentences say whether the machine was quiet, and how many of its cores other processes
+        used; or that this is unknown. stretch, stretches: the word for a measurement, in the
+        singular and in the plural.
         """
         if self.other_cores is None or self.most_other_cores is None:
             return (
@@ -146,7 +152,7 @@ class LoadSummary:
 
 
 def summarize_loads(loads: Sequence[Load | None]) -> LoadSummary | None:
-    """The summary of these loads; None if none was recorded, as in older files."""
+    """The summary of these loads; None if no load was recorded, as in older files."""
     recorded = [load for load in loads if load is not None]
     if not recorded:
         return None
@@ -172,12 +178,15 @@ def summarize_loads(loads: Sequence[Load | None]) -> LoadSummary | None:
 def describe_load(
     summary: LoadSummary | None, stretch: str = "trial", stretches: str = "trials"
 ) -> list[str]:
-    """The first line of an answer, as a list: empty if no load was recorded."""
+    """A list with the summary's text; empty if no load was recorded.
+
+    stretch, stretches: as for `LoadSummary.describe`.
+    """
     return [summary.describe(stretch, stretches)] if summary else []
 
 
 class LoadWatch:
-    """The loads of consecutive stretches of time, each of LEAST_SECONDS at least."""
+    """The loads of consecutive stretches of time, each at least LEAST_SECONDS long."""
 
     def __init__(self) -> None:
         self.loads: list[Load] = []
@@ -187,45 +196,45 @@ class LoadWatch:
         """End the current stretch and begin the next one; a stretch that is too short continues."""
         now = read_counters()
         load = load_between(self._before, now)
-        # Without a counter of the total, no stretch ever gets long enough: its load is recorded as
-        # unknown, instead of leaving the summary empty.
+        # If the system reports no total time, no stretch is ever long enough. Its load is then
+        # recorded as unknown, so that there is a summary.
         if load.seconds >= LEAST_SECONDS or not now.total_s:
             self.loads.append(load)
             self._before = now
 
     def summary(self) -> LoadSummary | None:
-        """The summary of all stretches, the last of which ends here; None if no time has passed."""
+        """The summary of all stretches, the last of which ends here; None if all were too short."""
         self.end_stretch()
         return summarize_loads(self.loads)
 
 
 def load_between(before: Counters, after: Counters) -> Load:
-    """The load that programs other than this one caused between two readings."""
+    """The load that programs other than this command caused between two readings."""
     cores = after.cores
     total_s = after.total_s - before.total_s
-    # In some sandboxes the counters stand still. Cores may also be taken away or given meanwhile,
-    # and a difference of sums over different cores means nothing.
+    # In some sandboxes the counters stand still. The number of cores may also change meanwhile, and
+    # sums over different cores have no meaningful difference.
     if total_s <= 0 or before.cores != cores:
         return Load(seconds=0.0, cores=cores, other_cores=None)
     seconds = total_s / cores
     spent = seconds_spent(before.processes, after.processes)
     own = process_tree(after.processes, after.root)
     kernel = process_tree(after.processes, KERNEL) if shows_kernel(after.processes) else set()
-    # Kernel threads are subtracted only if busy_s contains all of their time: their counters span
-    # all cores, busy_s only those on which this process may run.
+    # The counters of kernel threads span all cores, but busy_s spans only the cores on which this
+    # process may run. So these threads are subtracted only if busy_s contains all of their time.
     nobodys = kernel if after.includes_kernel else ()
     others_s = after.busy_s - before.busy_s - sum(spent[pid] for pid in [*own, *nobodys])
     used: defaultdict[str, float] = defaultdict(float)
-    # The INIT process adopts the orphans of all programs, so its children's time belongs to no
-    # program.
+    # The INIT process adopts the orphans of all programs, so the time of its children belongs to no
+    # single program.
     for pid in spent.keys() - own - kernel - {INIT}:
         used[after.processes[pid].name] += spent[pid] / seconds
     is_long = seconds >= LEAST_SECONDS
     return Load(
         seconds=seconds,
         cores=cores,
-        # The value is clamped: processes and totals are read one after the other, and in ticks of
-        # 10 ms.
+        # Processes and totals are read one after the other, and in ticks of 10 ms. So the value may
+        # lie outside of the possible range, to which it is limited.
         other_cores=min(float(cores), max(0.0, others_s / seconds)) if is_long else None,
         stolen_cores=max(0.0, after.stolen_s - before.stolen_s) / seconds,
         pressure={

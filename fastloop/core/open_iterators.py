@@ -15,14 +15,17 @@ T = TypeVar("T")
 
 @dataclass
 class OpenIterators:
-    """The iterators that were started here and that are still referenced elsewhere."""
+    """The iterators that `start` has returned and that are still referenced elsewhere."""
 
     # The references are weak, because long runs must not keep an iterator for each epoch. An
-    # iterator without other references closes when Python frees it.
+    # iterator without other references is closed when Python frees it.
     _references: list[weakref.ref[Any]] = field(default_factory=list, init=False)
 
     def start(self, iterable: Iterable[T]) -> Iterator[T]:
-        """Note the iterable's own iterator, and return it: a timed window calls nothing else."""
+        """Return the iterable's own iterator, and note it for `close`.
+
+        A timed window thus calls no code but that of the iterator.
+        """
         iterator = iter(iterable)
         self._references = [
             each for each in self._references if each() is not None and each() is not iterator
@@ -33,12 +36,13 @@ class OpenIterators:
         return iterator
 
     def close(self, loader: object = None) -> None:
-        """End the generators, and the workers of the iterators of DataLoaders.
+        """Close the noted generators, and end the workers of the noted iterators of DataLoaders.
 
-        loader: a DataLoader, which itself refers to the iterator with its persistent workers.
+        loader: a DataLoader that keeps an iterator with persistent workers, which is closed too;
+        None: only the noted iterators are closed.
         """
-        # torch has no public way to end persistent workers, or those of an iterator that is still
-        # referenced. Without workers, an iterator has neither method.
+        # torch has no public way to end persistent workers, or the workers of an iterator that is
+        # still referenced. A DataLoader's iterator without workers has neither of these methods.
         kept = getattr(loader, "_iterator", None)
         for iterator in (kept, *(each() for each in self._references)):
             for name in ("_shutdown_workers", "close"):
@@ -47,7 +51,10 @@ class OpenIterators:
 
 @contextmanager
 def close_on_exit(batches: Callable[[int], Batches]) -> Iterator[Epochs]:
-    """Epochs as generators, which are closed on leaving the context, even if still referenced."""
+    """Epochs from these generators, which are closed when the context ends, even if referenced.
+
+    batches: function from the number of an epoch to a generator of its batches.
+    """
     started = OpenIterators()
     try:
         yield lambda epoch: started.start(batches(epoch))

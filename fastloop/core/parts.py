@@ -1,4 +1,4 @@
-"""The parts of an epoch: work, or waiting, of a loop or of the processes that load for it."""
+"""The parts of an epoch: the work and the waits of a loop, and of the loader's processes."""
 
 from __future__ import annotations
 
@@ -6,15 +6,19 @@ from enum import StrEnum
 
 
 class Part(StrEnum):
-    """A part of an epoch, by the word that timelines, ladders and verdicts use for it."""
+    """A part of an epoch, with its name in timelines, ladders and verdicts.
+
+    A timeline shows when each part happened. A ladder shows the time of each part; for a ladder, a
+    job is first measured without most parts, and then with more and more of them.
+    """
 
     # Enum's own hash is a Python function, which takes longer than all other work of recording an
     # event.
     __hash__ = str.__hash__
 
     START = "start"
-    """iter(): the start of an epoch, with the start of its workers; in a worker's lane, the start
-    of that worker."""
+    """The call of iter(): the start of an epoch, with the start of its workers. In the timeline of
+    a worker, the start of that worker."""
     WAIT = "wait"
     """The loop waits for a batch."""
     END = "end"
@@ -24,27 +28,29 @@ class Part(StrEnum):
     STEP = "step"
     """The step on a batch; in a ladder, steps on batches that are on the device already."""
     GAP = "gap"
-    """All that the loop does between a step and the wait for the next batch."""
+    """The work of the loop between a step and the wait for the next batch."""
     FETCH = "fetch"
-    """Making a batch; the parts READ to COLLATE may be inside of it."""
+    """The making of a batch, which may contain the parts READ to COLLATE."""
     READ = "read"
-    """Reading a file or rows of a store."""
+    """The reading of a file, or of rows of a store."""
     DECODE = "decode"
-    """Making a sample, with reading if that can't be told apart."""
+    """The making of a sample; it includes reading if the two can't be told apart."""
     TRANSFORM = "transform"
+    """The transform of a sample or of a batch."""
     COLLATE = "collate"
+    """The making of a batch from samples."""
     QUEUE = "queue"
-    """From the end of collate in a worker until the loop has the batch: pickling, queues, pinning,
-    and waiting for its turn."""
+    """The way of a batch from the end of collate in a worker to the loop: pickling, queues,
+    pinning, and the wait for the batch's turn."""
     PIN = "pin"
-    """Copying a batch to pinned memory, by the DataLoader's thread."""
+    """The copy of a batch to pinned memory, by the DataLoader's thread."""
 
-    # These four follow from several measurements; no timeline shows them.
+    # The next four parts follow from several measurements; no timeline shows them.
     START_UP = "start-up"
-    """Wait for the first batch of an epoch, minus the wait for a later one."""
+    """The wait for the first batch of an epoch, minus the wait for a later one."""
     HAND_OFF = "hand-off"
     """The loader's own work around batches that are ready: its sampler, processes and queues."""
     CONTENTION = "contention"
-    """Time in which a step could go on, but the loader's workers have the cores."""
+    """The time for which steps wait for cores, because the loader's workers use the cores."""
     UNATTRIBUTED = "unattributed"
-    """Loading by a loader that can't be taken apart."""
+    """All work of a loader that can't be taken apart."""

@@ -1,4 +1,4 @@
-"""Save results as result.json, atomically, and load them, also files of older fastloop versions."""
+"""Save results as result.json, and load them, also from files of older fastloop versions."""
 
 from __future__ import annotations
 
@@ -18,16 +18,19 @@ from fastloop.core.text import encodable
 from fastloop.core.types import FailureKind, UsageError
 
 RESULT_FILE = "result.json"
+"""Name of the file with a job's result, in the job's folder."""
 
 SCHEMA_FILE = Path(__file__).with_name("result.schema.json")
+"""The file with the JSON Schema of result.json."""
 
 _adapter = pydantic.TypeAdapter(Result)
+"""Converts a Result to JSON and back."""
 
 
 def schema_text(adapter: pydantic.TypeAdapter[Any] = _adapter) -> str:
-    """The JSON Schema of a file, by default of result.json; result.schema.json contains the latter.
+    """The text of the JSON Schema of a file; by default of result.json, as in SCHEMA_FILE.
 
-    adapter: the type of the file's content.
+    adapter: pydantic's adapter of the type of the file's content.
     """
     schema = adapter.json_schema(mode="serialization")
     schema = {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}
@@ -35,7 +38,7 @@ def schema_text(adapter: pydantic.TypeAdapter[Any] = _adapter) -> str:
 
 
 def save(result: Result, folder: Path) -> None:
-    """Write <folder>/result.json atomically, without the passwords of addresses and messages."""
+    """Write <folder>/result.json atomically; passwords in addresses and messages are left out."""
     saved = replace(
         result,
         status_reason=_as_message(result.status_reason),
@@ -51,13 +54,17 @@ def save(result: Result, folder: Path) -> None:
 
 
 def _as_message(text: str) -> str:
+    """The text without passwords, with escapes for characters that UTF-8 can't encode."""
     return encodable(without_passwords(text))
 
 
 def load(folder: Path) -> Result:
-    """Read <folder>/result.json; raises pydantic's ValidationError for any other file."""
+    """Read <folder>/result.json.
+
+    Raises OSError if the file can't be read, and pydantic's ValidationError if it holds no result.
+    """
     result = _adapter.validate_json((folder / RESULT_FILE).read_bytes())
-    # A file without failure_kind is older than this field, but its reason begins with the kind.
+    # In files that are older than the field failure_kind, the reason begins with the kind.
     if result.status in ("FAILED", "KILLED") and result.failure_kind is None:
         kinds = (kind for kind in FailureKind if result.status_reason.startswith(f"{kind}: "))
         result = replace(result, failure_kind=next(kinds, FailureKind.ERROR))
@@ -67,7 +74,8 @@ def load(folder: Path) -> Result:
 def load_results(folder: Path, setting: str) -> list[Result]:
     """All results in the folder or below, in the order of the jobs.
 
-    Raises UsageError, naming the setting, if there is none or one can't be read.
+    Raises UsageError if there is no result, or if a file can't be read. setting: name of the
+    setting that names the folder, for the message.
     """
     try:
         is_folder = folder.is_dir()
@@ -88,8 +96,8 @@ def load_results(folder: Path, setting: str) -> list[Result]:
 
 
 def load_timelines(folder: Path) -> dict[tuple[str | None, str], bytes]:
-    """The content of timeline.svg of each explained job in the folder or below, by the job's sweep
-    and name."""
+    """(sweep, name of a job) -> content of timeline.svg, for each explained job in the folder or
+    below; a sweep of None is unknown."""
     timelines: dict[tuple[str | None, str], bytes] = {}
     for path in sorted(folder.rglob(TIMELINE_SVG), key=_natural_order):
         if path.is_file() and (path.parent / RESULT_FILE).exists():
@@ -99,8 +107,11 @@ def load_timelines(folder: Path) -> dict[tuple[str | None, str], bytes]:
 
 
 def load_result(path: Path, setting: str) -> Result:
-    """Read the result.json in the folder of `path`; raises UsageError, naming the setting, if it is
-    damaged, or not one of fastloop's."""
+    """Read the result.json in the folder of `path`; raises UsageError if it is damaged, or not one
+    of fastloop's.
+
+    setting: name of the setting that names the folder, for the message.
+    """
     try:
         return load(path.parent)
     except (pydantic.ValidationError, OSError, UnicodeDecodeError) as error:
@@ -109,6 +120,6 @@ def load_result(path: Path, setting: str) -> Result:
 
 
 def _natural_order(path: Path) -> tuple:
-    """Sort key by which job 10 comes after job 9."""
+    """A sort key that compares numbers in a path by value, so that job 10 comes after job 9."""
     pieces = re.split(r"(\d+)", str(path))
     return tuple(int(piece) if piece.isdecimal() else piece for piece in pieces)

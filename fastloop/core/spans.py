@@ -1,7 +1,8 @@
-"""The only module that reads a clock: nanoseconds, spans, and synchronization with the device.
+"""Clocks, spans of time, and synchronization with the device; no other module reads a clock.
 
-On Linux perf_counter is CLOCK_MONOTONIC, so its readings are comparable between processes. A timed
-window reads only the clock, at its start and its end; spans belong to the instrumented pass.
+On Linux perf_counter is CLOCK_MONOTONIC, so its readings are comparable between processes. The
+timed window of a trial only reads the clock at its start and its end. Spans are recorded in the
+instrumented pass, an epoch outside of trials.
 """
 
 from __future__ import annotations
@@ -21,16 +22,17 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 OFFSET_TRIES = 5
-"""Number of times that `unix_offset_ns` reads the clocks; it uses the least interrupted reading."""
+"""Number of times that `unix_offset_ns` reads the clocks; the least interrupted reading counts."""
 now_ns = time.perf_counter_ns
+"""Nanoseconds since an arbitrary moment, for durations."""
 cpu_ns = time.thread_time_ns
-"""User and system time of the calling thread."""
+"""User and system time of the calling thread, in nanoseconds."""
 process_cpu_ns = time.process_time_ns
-"""User and system time of all threads of this process."""
+"""User and system time of all threads of this process, in nanoseconds."""
 
 
 def other_threads_cpu_ns() -> int:
-    """User and system time of all threads of this process except the calling one."""
+    """User and system time of this process's other threads, in nanoseconds."""
     return time.process_time_ns() - time.thread_time_ns()
 
 
@@ -38,6 +40,7 @@ class ThreadTime(NamedTuple):
     """Times of a thread in nanoseconds."""
 
     cpu_ns: int
+    """Time in which the thread had a core."""
     delay_ns: int
     """Time in which the thread could run, but waited for a core."""
 
@@ -47,15 +50,15 @@ class ThreadTime(NamedTuple):
         return self.cpu_ns + self.delay_ns
 
     def since(self, before: ThreadTime) -> ThreadTime:
-        """The growth since an earlier reading."""
+        """The times that have passed since an earlier reading."""
         return ThreadTime(self.cpu_ns - before.cpu_ns, self.delay_ns - before.delay_ns)
 
 
 def read_schedule(folder: str) -> ThreadTime:
-    """The times of a thread so far.
+    """The times of a thread since its start.
 
     folder: the folder of the thread in /proc. Raises OSError if the system does not count these
-    times, as only Linux does.
+    times; only Linux counts them.
     """
     # Documentation/scheduler/sched-stats.rst of Linux, "/proc/<pid>/schedstat".
     with open(f"{folder}/schedstat", "rb") as file:
@@ -64,16 +67,20 @@ def read_schedule(folder: str) -> ThreadTime:
 
 
 def core_delay_ns() -> int:
-    """Nanoseconds so far in which the calling thread could run, but waited for a core, because
-    other threads had all cores; 0 if the system does not count them."""
+    """Nanoseconds for which the calling thread has waited for a core since its start.
+
+    Returns 0 if the system does not count them.
+    """
     with suppress(OSError):
         return read_schedule("/proc/thread-self").delay_ns
     return 0
 
 
 def slowdown_by_load() -> float:
-    """Factor by which waiting for a core has slowed down the calling thread so far; 1 if the system
-    does not measure that."""
+    """Factor by which waiting for a core has slowed down the calling thread since its start.
+
+    Returns 1 if the system does not count the time of waiting.
+    """
     with suppress(OSError):
         spent = read_schedule("/proc/thread-self")
         return spent.runnable_ns / max(1, spent.cpu_ns)
@@ -81,7 +88,7 @@ def slowdown_by_load() -> float:
 
 
 def pause(seconds: float) -> None:
-    """Let the calling thread sleep for that many seconds."""
+    """Let the calling thread sleep for this number of seconds."""
     time.sleep(seconds)
 
 
@@ -91,14 +98,14 @@ def wall_ms() -> int:
 
 
 def unix_offset_ns() -> int:
-    """Nanoseconds to add to `now_ns` to get the time since 1970, the clock of torch.profiler."""
+    """Nanoseconds to add to `now_ns()` for the time since 1970, which torch.profiler records."""
     offsets = []
     for _ in range(OFFSET_TRIES):
         before_ns = now_ns()
         unix_ns = time.time_ns()
         after_ns = now_ns()
         offsets.append((after_ns - before_ns, unix_ns - (before_ns + after_ns) // 2))
-    # This is the offset between the two readings that were closest to each other.
+    # The least time from `before_ns` to `after_ns` gives the most precise offset.
     return min(offsets)[1]
 
 
@@ -108,7 +115,7 @@ def seconds_between(start_ns: int, stop_ns: int) -> float:
 
 
 def synchronize(device: torch.device) -> None:
-    """Wait until the device has finished all queued work; on a CPU there is none."""
+    """Wait until the device has finished all queued work; a CPU has no queued work."""
     if device.type == "cuda":
         import torch
 
@@ -120,7 +127,7 @@ def synchronize(device: torch.device) -> None:
 
 
 def mark(device: torch.device) -> Any:
-    """A timestamp for `ms_between`: on CUDA an event in the current stream, elsewhere the clock."""
+    """A mark for `ms_between`: on CUDA an event in the current stream, else the clock's reading."""
     if device.type != "cuda":
         return now_ns()
     import torch
@@ -131,24 +138,27 @@ def mark(device: torch.device) -> Any:
 
 
 def ms_between(start: Any, stop: Any) -> float:
-    """Milliseconds between two marks of the same device, which must have reached both."""
+    """Milliseconds between two marks of the same device; the device must have reached both."""
     return (stop - start) / 1e6 if isinstance(start, int) else start.elapsed_time(stop)
 
 
 @dataclass(frozen=True)
 class StepMarks:
-    """Start and stop of each step on the device's clock; a step starts once its batch is placed.
+    """Marks on the device's clock of the start and the stop of each step.
 
-    A GPU runs a step while the host prepares the next batch, and a blocking copy waits for the
-    previous step: on the host's clock, a part of the step would count as loading and placing.
+    A step starts once its batch is on the device. A GPU runs a step while the host prepares the
+    next batch, and a blocking copy waits for the previous step. On the host's clock, a part of the
+    step would therefore count as loading and placing.
     """
 
     device: torch.device
     starts: list[Any] = field(default_factory=list)
+    """The mark at the start of each step."""
     stops: list[Any] = field(default_factory=list)
+    """The mark at the stop of each step."""
 
     def mark_start_after(self, place: Callable[[T], R]) -> Callable[[T], R]:
-        """Wrap the placement: a step starts after each call."""
+        """Wrap the function that places a batch on the device: a step starts after each call."""
 
         def call(argument: T) -> R:
             result = place(argument)
@@ -158,7 +168,7 @@ class StepMarks:
         return call
 
     def mark_stop_after(self, consume: Callable[[T], Any]) -> Callable[[T], None]:
-        """Wrap the consumer, which calls the wrapped placement: the step stops after each call."""
+        """Wrap the function that places a batch and runs its step: a step stops after each call."""
 
         def call(argument: T) -> None:
             consume(argument)
@@ -173,12 +183,13 @@ class StepMarks:
 
 @dataclass(frozen=True)
 class Spans:
-    """Start and stop, in nanoseconds, of all wrapped waits and calls, by name."""
+    """The spans of waits and calls, by name."""
 
     records: dict[str, list[tuple[int, int]]] = field(default_factory=dict)
+    """Name -> (start, stop) of each span, as readings of `now_ns`."""
 
     def each(self, name: str, items: Iterable[T]) -> Iterator[T]:
-        """Yield the items, with a span for the wait before each; the first includes iter()."""
+        """Yield the items, and record the wait for each; the first wait includes iter()."""
         spans = self.records.setdefault(name, [])
         start = now_ns()
         for item in items:
@@ -187,7 +198,7 @@ class Spans:
             start = now_ns()
 
     def time_calls(self, name: str, function: Callable[[T], R]) -> Callable[[T], R]:
-        """Wrap a function, with a span for each call."""
+        """Wrap a function of one argument, so that each call is recorded as a span."""
         spans = self.records.setdefault(name, [])
 
         def call(argument: T) -> R:

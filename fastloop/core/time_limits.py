@@ -79,10 +79,10 @@ class TimedPasses:
 
 
 def within(items: Iterable[T], seconds: float | None, fewest: int = 1) -> Iterator[T]:
-    """Yield the items until `seconds` have passed since the first, which is always yielded.
+    """Yield items until `seconds` have passed since the start; the first item is always yielded.
 
-    seconds: None: yield all items. An item, once yielded, may take any time. fewest: up to this
-    many items are yielded until OVERTIME times `seconds` have passed.
+    seconds: None: yield all items. fewest: until this many items have been yielded, the limit is
+    OVERTIME times `seconds`. The time is read after each item, so the last one may exceed it.
     """
     start_ns = now_ns()
     for number, item in enumerate(items, start=1):

@@ -1,8 +1,9 @@
-"""Limits on torch's intra-op threads, which compete with threads that gather rows.
+"""Limit torch's intra-op threads, which compete for cores with threads that gather rows.
 
-OpenMP's threads spin for milliseconds after an operation, waiting for the next one. In an epoch in
-which other threads gathered rows, a torch.randperm of 60,000 indices kept a second core busy for
-half of the time: the epoch took 28 ms instead of 19.
+An intra-op thread does a part of an operation, and belongs to OpenMP. OpenMP's threads spin for
+milliseconds after an operation, waiting for the next one. In an epoch in which other threads
+gathered rows, a torch.randperm of 60,000 indices kept a second core busy for half of the time: the
+epoch took 28 ms instead of 19.
 """
 
 from __future__ import annotations
@@ -22,8 +23,8 @@ END = object()
 
 def keep_to_one_torch_thread() -> None:
     """Run torch's operations of the calling thread on that thread alone from now on."""
-    # get_num_threads initializes torch's state of the thread. Without it, the thread's first
-    # operation would do so and set the number back.
+    # get_num_threads initializes torch's state of the thread. Otherwise the first operation of the
+    # thread would initialize this state, and set the number back.
     torch.get_num_threads()
     _setter()(1)
 
@@ -42,16 +43,15 @@ def one_torch_thread() -> Iterator[None]:
 
 @cache
 def _setter() -> Callable[[int], None]:
-    """OpenMP's omp_set_num_threads, which affects the calling thread only.
+    """The omp_set_num_threads of torch's OpenMP library, which affects the calling thread only.
 
-    In a build of torch without OpenMP it is a function that does nothing: there are no threads that
-    spin.
+    For a build of torch without OpenMP, in which no thread spins, a function that does nothing.
     """
-    # torch.set_num_threads would also set the initial number of every thread that has not used
-    # torch yet: one that starts meanwhile would keep a single intra-op thread for good.
+    # torch.set_num_threads is not used, because it would also set the initial number of each thread
+    # that has not used torch yet. A thread that starts meanwhile would keep that number.
     before = torch.get_num_threads()
-    # None: symbols of the process, such as an OpenMP that Intel's launcher has preloaded. PyDLL
-    # keeps the GIL, which a call of a few nanoseconds need not release.
+    # None stands for the symbols of the process, such as an OpenMP that Intel's launcher has
+    # preloaded. PyDLL keeps the GIL, which a call of a few nanoseconds need not release.
     for library in (None, torch._C.__file__):
         try:
             setter = ctypes.PyDLL(library).omp_set_num_threads
@@ -59,7 +59,7 @@ def _setter() -> Callable[[int], None]:
             continue
         setter.argtypes = [ctypes.c_int]
         setter.restype = None
-        # A process may hold several OpenMP libraries. The right one is the one that torch obeys.
+        # A process may hold several OpenMP libraries, but torch obeys only one of them.
         setter(before + 1)
         is_torchs = torch.get_num_threads() == before + 1
         setter(before)
@@ -73,8 +73,8 @@ def _set_nothing(number: int) -> None:  # noqa: ARG001 - called in place of Open
 
 
 def iterate_single_threaded(items: Iterable[T]) -> Iterator[T]:
-    """Yield the items, each computed inside one_torch_thread()."""
-    # The context ends before each yield: the consumer's own operations keep their threads.
+    """Yield the items, and compute each one inside one_torch_thread()."""
+    # The context ends before each yield, so that the consumer's own operations keep their threads.
     iterator = iter(items)
     while True:
         with one_torch_thread():

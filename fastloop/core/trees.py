@@ -1,7 +1,8 @@
-"""Trees of tensors: their leaves, and the containers that hold them.
+"""Find the leaves of trees of tensors, and open the containers that hold the leaves.
 
-Tree libraries open the containers they know and treat everything else as a leaf. Here such leaves
-are opened too, so that no tensor is left behind in a dataclass, a tensordict or a subclass of dict.
+Libraries for trees, such as optree, open the containers that they know, and treat everything else
+as a leaf. The functions here open such leaves too, so that no tensor is left behind in a dataclass,
+a tensordict or a subclass of dict.
 """
 
 from __future__ import annotations
@@ -22,10 +23,11 @@ from torch.utils import _pytree as pytree
 from fastloop.core.types import Tree
 
 TEXTS_AND_NUMBERS = (str, bytes, int, float)
+"""Types of the entries of a plain column, which holds no tensors."""
 PLAIN_LEAVES = (*TEXTS_AND_NUMBERS, type(None))
 """Common leaves other than tensors, which hold no tensors."""
 FIRST_ENTRIES = 8
-"""Number of entries that show whether a list is a column of texts or numbers."""
+"""Number of first entries that decide whether a list is a plain column of texts or numbers."""
 
 
 def tree_leaves(tree: Tree) -> list[Any]:
@@ -63,17 +65,21 @@ def find_tensors(tree: Tree) -> list[torch.Tensor]:
 
 
 def _is_plain_column(node: Any) -> bool:
+    """True for a list or tuple with only texts and numbers among its first entries."""
     return isinstance(node, list | tuple) and all(
         isinstance(entry, TEXTS_AND_NUMBERS) for entry in node[:FIRST_ENTRIES]
     )
 
 
 def read_bytes(tree: Tree) -> int:
-    """Read all bytes of a tree on the host, at memory speed, and return their number."""
+    """Read all bytes of a tree of tensors on the host, and return the number of bytes.
+
+    Reading is as fast as memory permits.
+    """
     nbytes = 0
     for leaf in tree_leaves(tree):
         flat = leaf.contiguous().view(-1).view(torch.uint8).numpy()
-        # A sum has to load every byte. It adds machine words, because adding single bytes would
+        # A sum has to load every byte. Machine words are added, because adding single bytes would
         # take longer than fetching them from memory.
         words = len(flat) // 8 * 8
         flat[:words].view(np.int64).sum()
@@ -83,22 +89,25 @@ def read_bytes(tree: Tree) -> int:
 
 
 def stack_leaves(structure: Any, samples: Iterable[Sequence[torch.Tensor]]) -> Tree:
-    """The batch of samples, each given by its leaves. structure: torch's TreeSpec of a sample."""
+    """The batch of these samples.
+
+    structure: torch's TreeSpec of a sample. samples: the leaves of each sample.
+    """
     leaves = [torch.stack(leaf) for leaf in zip(*samples, strict=True)]
     return pytree.tree_unflatten(leaves, structure)
 
 
 def is_packed(node: Any) -> bool:
-    """True for a PackedSequence: a named tuple that must not be opened as one."""
+    """True for a PackedSequence, a named tuple that must not be opened like other named tuples."""
     return isinstance(node, PackedSequence)
 
 
 def _parts(leaf: Any) -> Tree | None:
-    """The parts of a leaf of optree, in containers that optree opens; None for a true leaf."""
+    """The parts of a leaf of optree, in containers that optree opens; None if it has no parts."""
     if is_tensor_collection(leaf):
         entries = entries_of(leaf)
         return tuple(entries.values()) if dataclasses.is_dataclass(leaf) else entries
-    # Arrays have a dtype, and so has data.ragged.RaggedTensor.
+    # An object with a dtype has no parts: it is an array, or a data.ragged.RaggedTensor.
     if isinstance(leaf, PLAIN_LEAVES) or hasattr(leaf, "dtype"):
         return None
     container = open_container(leaf)
@@ -106,11 +115,11 @@ def _parts(leaf: Any) -> Tree | None:
 
 
 def open_container(node: Any) -> tuple[Any, Callable[[Any], Any]] | None:
-    """The parts of a container as a dict, list or tuple, and a function that rebuilds the container
-    from other parts; None if the node is not a container.
+    """The parts of a container, and a function that rebuilds the container from other parts.
 
-    The rebuilt container is a copy of the node with other items, so that it keeps its class and a
-    subclass's order of keys, default_factory or maxlen.
+    None if the node is not a container. The parts are a dict, list or tuple. The rebuilt container
+    is a copy of the node with other items. It therefore keeps its class, its order of keys, and a
+    default_factory or maxlen.
     """
     if isinstance(node, Mapping):
         return dict(node), lambda moved: _with_items(node, moved)
@@ -131,8 +140,8 @@ def open_container(node: Any) -> tuple[Any, Callable[[Any], Any]] | None:
 
 def is_tensor_collection(node: Any) -> bool:
     """True for a tensordict or a tensorclass."""
-    # Only a process that has imported tensordict can have one. Importing it here would take as
-    # long as importing torch.
+    # Only a process that has imported tensordict can have a node of these types. Importing
+    # tensordict here would take as long as importing torch.
     check = getattr(sys.modules.get("tensordict"), "is_tensor_collection", None)
     return check is not None and check(node)
 
@@ -146,7 +155,8 @@ def entries_of(collection: Any) -> dict[str, Any]:
 
 
 def _open_tuple(node: Any) -> tuple[Any, Callable[[Any], Any]]:
-    # torch requires batch_sizes of a PackedSequence to stay on the CPU.
+    """`open_container` for a tuple."""
+    # batch_sizes is no part, because torch requires it to stay on the CPU.
     if isinstance(node, PackedSequence):
         parts = (node.data, node.sorted_indices, node.unsorted_indices)
         return parts, lambda moved: PackedSequence(moved[0], node.batch_sizes, *moved[1:])
@@ -155,7 +165,8 @@ def _open_tuple(node: Any) -> tuple[Any, Callable[[Any], Any]]:
 
 
 def _with_items(node: Any, items: Mapping) -> Any:
-    # A shallow copy of any other mapping may share the items with the node.
+    """A copy of a mapping with these items."""
+    # A shallow copy of any other mapping may share its items with the node, so a new one is made.
     if not isinstance(node, dict | UserDict):
         return type(node)(items)
     rebuilt = copy(node)
@@ -165,6 +176,7 @@ def _with_items(node: Any, items: Mapping) -> Any:
 
 
 def _with_elements(node: Any, elements: Iterable[Any]) -> Any:
+    """A copy of a list or deque with these elements."""
     rebuilt = copy(node)
     rebuilt.clear()
     rebuilt.extend(elements)
@@ -172,6 +184,7 @@ def _with_elements(node: Any, elements: Iterable[Any]) -> Any:
 
 
 def _with_attributes(node: Any, attributes: Iterable[tuple[str, Any]]) -> Any:
+    """A copy of a dataclass's instance with these attributes."""
     # dataclasses.replace would call __init__ and __post_init__ again; object.__setattr__ also sets
     # the fields of frozen classes.
     rebuilt = copy(node)
@@ -181,7 +194,7 @@ def _with_attributes(node: Any, attributes: Iterable[tuple[str, Any]]) -> Any:
 
 
 def _attributes(node: Any) -> list[str]:
-    """Names of a dataclass's fields and of other attributes set, such as cached properties."""
-    # Fields of classes with slots are not in __dict__, and a field may never have been set.
+    """Names of a dataclass's fields and other set attributes, such as cached properties."""
+    # A class with slots has no fields in __dict__, and a field may never have been set.
     names = [field.name for field in dataclasses.fields(node) if hasattr(node, field.name)]
     return list(dict.fromkeys([*names, *getattr(node, "__dict__", ())]))

@@ -1,4 +1,4 @@
-"""Files of datasets: generate them on first use, or find a user's own files."""
+"""Generate the files of a dataset on first use, or find a user's own files."""
 
 from __future__ import annotations
 
@@ -11,20 +11,21 @@ from fastloop.core.outputs_folder import outputs_folder
 from fastloop.core.types import BadData, Tree, Unsupported
 
 MARKER = ".fastloop-data"
-"""Name of a file in each folder outside of outputs/ in which fastloop generates data."""
+"""Name of an empty file that marks a folder for generated data, outside of the outputs folder."""
 
 
 def create_once(path: Path, make: Callable[[], None], root: str, own_data: str) -> None:
-    """Generate a path below the root by calling `make` if it is missing, one process at a time.
+    """Call `make` to generate a file or folder if it is missing, in one process at a time.
 
-    own_data: the settings for the user's own data, named in the message. Raises BadData, naming
-    dataset.root, if the root holds other files or can't be written.
+    path: the file or folder, below the root. make: generates it. root: the value of dataset.root.
+    own_data: a text on the settings for a user's own data, for the message. Raises BadData, with
+    dataset.root in the message, if the root holds other files or can't be written.
     """
     try:
         if path.exists():
             return
         _claim(Path(root), own_data)
-        # The path is looked for again, because another process may have made it during the wait.
+        # While this process waits for the lock, another process may have generated the path.
         with hold_lock(path):
             if not path.exists():
                 make()
@@ -33,7 +34,10 @@ def create_once(path: Path, make: Callable[[], None], root: str, own_data: str) 
 
 
 def _claim(root: Path, own_data: str) -> None:
-    """Mark the folder as one for generated data. Raises BadData if it holds anything else."""
+    """Mark a folder as one for generated data; raises BadData if it holds other files.
+
+    own_data: as in `create_once`. Folders in outputs/data need no mark.
+    """
     if root.absolute().is_relative_to(outputs_folder() / "data") or (root / MARKER).exists():
         return
     if root.exists() and any(root.iterdir()):
@@ -45,10 +49,11 @@ def _claim(root: Path, own_data: str) -> None:
 
 
 def own_path(path: str | None, option: str, content: str, setting: str = "dataset.path") -> Path:
-    """The path of the user's own files that the setting names; raises Unsupported if it is not set,
-    and BadData if nothing is there.
+    """The path of the user's own files.
 
-    content: a description of the files, for the messages.
+    path: the value of the setting; None if the setting is not set. option, content and setting, for
+    the messages: the option that reads the files, a description of them, and the setting's name.
+    Raises Unsupported if the setting is not set, and BadData if nothing is at the path.
     """
     if path is None:
         raise Unsupported(f"{option}: {setting}=PATH names {content}")
@@ -63,9 +68,9 @@ def own_path(path: str | None, option: str, content: str, setting: str = "datase
 
 
 def files_below(path: Path, suffix: str) -> list[Path]:
-    """The file itself or, of a folder, the files with this suffix below it, sorted.
+    """The files with this suffix below a folder, sorted; for a file, only the file itself.
 
-    Raises BadData if there is none. Hidden files, and those in hidden folders, are left out.
+    Hidden files, and files in hidden folders, are left out. Raises BadData if no file is left.
     """
     if path.is_file():
         return [path]
@@ -87,7 +92,9 @@ def files_fingerprint(files: list[Path], *settings: object) -> str:
 
 
 def sample_of(inputs: dict[str, Tree], label: Tree | None) -> Tree:
-    """A sample of named inputs: the value of a single input, or a dict of several. With a label,
-    the sample is the tuple (inputs, label)."""
+    """A sample of named inputs: the value of a single input, or a dict of several inputs.
+
+    label: if it is not None, the sample is the tuple (inputs, label).
+    """
     tree = next(iter(inputs.values())) if len(inputs) == 1 else inputs
     return tree if label is None else (tree, label)

@@ -1,7 +1,7 @@
-"""Compare image decoders: how far a dataset's pixels differ from Pillow's in a few samples.
+"""Measure how far the pixels of a dataset's decoder differ from Pillow's, in a few samples.
 
-Datasets with different pixels are different data, but their jobs are still ranked together if
-only the decoder differs and the compared samples agree within the tolerance; a caveat says so.
+Datasets with different pixels are different data. Yet their jobs are ranked together, with a
+caveat, if only the decoder differs and the compared samples agree within TOLERANCE.
 """
 
 from __future__ import annotations
@@ -23,38 +23,41 @@ from fastloop.data.spread_indices import spread_indices
 from fastloop.fastloader.columns.decoders import decode_by_pillow
 
 TOLERANCE = 2
-"""Difference that is allowed, in 255ths: OpenCV's conversion of CMYK rounds differently from
-Pillow's, by up to 2."""
+"""Greatest allowed difference from Pillow's pixels, in 255ths. OpenCV's conversion of CMYK rounds
+differently from Pillow's, by up to 2."""
 COMPARED_SAMPLES = 8
 """Number of samples compared, spread evenly over the dataset."""
 MAX_DIFFERENCE = 255
-"""The difference, in 255ths, that is returned for leaves that differ in shape, in a value that is
-not a float, or by NaN or infinity."""
+"""The difference, in 255ths, that counts for leaves of different shapes, for unequal leaves that
+are not floats, and for floats with an infinity or with a NaN in one leaf only."""
 
 
 @dataclass(frozen=True)
 class PillowDecoder:
-    """The reference decoder."""
+    """The decoder with which other decoders are compared."""
 
     def library(self) -> str:
-        """Name of the library."""
+        """Name of the decoding library."""
         return "Pillow"
 
     def decode(self, data: bytes) -> np.ndarray:
-        """(height, width, 3) uint8, RGB; raises BadData."""
+        """The file's pixels, (height, width, 3) uint8 RGB; raises BadData for a broken file."""
         return decode_rgb(data, decode_by_pillow)
 
 
 def decoder_equivalence_id(dataset: Dataset, *facts: object) -> str:
-    """Equal for datasets that have the same facts and differ only in the decoder."""
+    """An id that is equal for datasets with equal facts that differ only in the decoder.
+
+    facts: further properties of the data that must be equal, such as the number of samples.
+    """
     return fingerprint(_with_pillow(dataset), source_fingerprint(dataset), *facts)
 
 
 def difference_to_pillow(dataset: Dataset, broken: set[int]) -> int | None:
     """Largest difference, in 255ths, of a few samples from the same samples decoded by Pillow.
 
-    broken: indices of samples that can't be decoded. None for a dataset without a decoder, and
-    if Pillow can't decode a sample that the dataset's decoder can.
+    Returns None if the dataset has no decoder, if Pillow can't decode one of these samples, or if
+    all of them are broken. broken: indices of samples that the dataset's decoder can't decode.
     """
     if not _is_encoded(dataset):
         return None
@@ -86,7 +89,10 @@ def _difference(sample: Tree, reference: Tree) -> int:
 
 
 def _leaf_difference(leaf: Any, reference: Any) -> int:
-    """Difference of floats in 0..1, in 255ths; 0 or MAX_DIFFERENCE for other leaves."""
+    """Largest difference of a leaf from its reference, in 255ths.
+
+    Floats are taken to be from 0 to 1. Leaves of other dtypes differ by 0 or by MAX_DIFFERENCE.
+    """
     if leaf.shape != reference.shape:
         return MAX_DIFFERENCE
     if not leaf.is_floating_point():

@@ -21,23 +21,26 @@ from fastloop.data.image_pixels import Size, decode_and_resize, decode_file, to_
 from fastloop.fastloader.columns import decoders, image_headers
 
 SUFFIXES = (".jpg", ".jpeg", ".png", ".webp")
+"""Suffixes of image files, in lower case."""
 READ_FILES = 64
 """Maximum number of files with contents that are part of a folder's fingerprint."""
 
 
 @dataclass(frozen=True)
 class LabelledImages:
-    """Samples (float32 (3, height, width) in 0..1, int), each decoded on access.
-
-    as_uint8: deliver samples (uint8 array (height, width, 3), int) instead.
-    """
+    """Samples (image, label), each decoded on access; an image is float32 (3, height, width) in
+    0..1."""
 
     root: Path
+    """Folder of the files."""
     files: Sequence[tuple[str, int]]
-    """Path relative to the root, and label."""
+    """Path relative to the root, and label, of each sample."""
     decoder: Decoder
     size: Size | None
+    """(height, width) in pixels to which every image is resized and cropped; None: images keep
+    their size."""
     as_uint8: bool = False
+    """True: images are uint8 arrays (height, width, 3) instead."""
     read: Callable[[Path], bytes] = Path.read_bytes
     """Reads a file; the probe of an instrumented pass records each call."""
 
@@ -54,11 +57,12 @@ class LabelledImages:
         return self.root / self.files[index][0]
 
     def read_file(self, index: int) -> bytes:
-        """The file of that sample."""
+        """The content of that sample's file."""
         return self.read(self.path(index))
 
     def decode_file(self, data: bytes) -> np.ndarray:
-        """Pixels of a file, (height, width, 3) uint8, resized; raises BadData."""
+        """Pixels of a file's content, (height, width, 3) uint8, resized; raises BadData if it is
+        broken."""
         return decode_and_resize(data, self.decoder, self.size)
 
     @property
@@ -68,20 +72,23 @@ class LabelledImages:
 
 
 def uint8_samples(dataset: Dataset, collate: Collate) -> Samples:
-    """Samples with images in uint8, for this collate; raises Unsupported if the dataset has
-    none."""
+    """The dataset's samples with images in uint8; raises Unsupported if the dataset has none.
+
+    collate: the collate that asks for such samples, for the message.
+    """
     return check_uint8(dataset, collate).open_uint8()
 
 
 def check_uint8(dataset: Dataset, collate: Collate) -> Uint8Images:
-    """Return the dataset; raises Unsupported if it has no images in uint8 for the collate."""
+    """Return the dataset; raises Unsupported, naming the collate, if it has no images in uint8."""
     if not isinstance(dataset, Uint8Images):
         raise Unsupported(f"collate={name_of(collate)}: {dataset.label} has no uint8 images")
     return dataset
 
 
 def class_folders(root: Path) -> list[str]:
-    """Sorted names of the folders directly below the root, without hidden ones."""
+    """Sorted names of the folders directly below the root, without hidden folders; empty if the
+    root is no folder."""
     if not root.is_dir():
         return []
     return sorted(path.name for path in root.iterdir() if path.is_dir() and path.name[0] != ".")
@@ -112,12 +119,14 @@ def list_labelled_files(root: Path) -> list[tuple[str, int]]:
 def images_fingerprint(
     root: Path, names: Iterable[str], decoder: Decoder, size: Size | None, *others: object
 ) -> str:
-    """Fingerprint of image files: name, size, modification and status-change times of every file,
-    the first and last MiB of READ_FILES of them, and the decoder with its library and code.
+    """Fingerprint of image files and of the settings with which they are decoded.
 
-    Raises Unsupported if the decoder's library is not installed.
+    The fingerprint covers name, size, modification and status-change times of every file. Reading
+    every file would take as long as an epoch, so only the first and last MiB of at most READ_FILES
+    files are read. The decoder with its library and code, `size` and `others` are covered, too.
+
+    names: paths relative to the root. Raises Unsupported if the decoder's library is not installed.
     """
-    # If every file were read, each command would take as long as an epoch.
     library = decoder.library()
     names = list(names)
     stats = [(name, _stat_key(root / name)) for name in names]
@@ -130,13 +139,15 @@ def images_fingerprint(
 
 
 def _stat_key(path: Path) -> tuple[int, int, int]:
-    # ctime counts as well, as in git's index: a program can set mtime, but not ctime. So a file is
-    # noticed even if it replaces one of equal size and mtime.
+    """Size in bytes, and times of the last modification and status change in nanoseconds."""
+    # A program can set mtime, but not ctime. With ctime, as in git's index, a new file is noticed
+    # even if it replaces a file of equal size and mtime.
     stat = path.stat()
     return stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns
 
 
 def _images_below(folder: Path) -> list[Path]:
+    """The image files in the folder and its subfolders, sorted, without hidden files."""
     return sorted(
         path
         for path in folder.rglob("*")

@@ -19,19 +19,19 @@ from fastloop.core.user_code import error_line
 from fastloop.data.store_leaves import array_of, structure_text
 
 STRUCTURE = "structure.json"
-"""Name of the file with the tree of a sample."""
+"""Name of the file with the structure of a sample, torch's text of its tree."""
 FORMAT_NAME, ALTERNATIVE = "store=npy", "store=torch_storage"
-"""Names for messages: of this format, and of a format that also holds dtypes that numpy lacks."""
+"""Names in messages: this format, and a format that also holds the dtypes that numpy lacks."""
 
 
 def write_npy(folder: Path, chunks: Iterable[Tree], num_samples: int | None) -> None:
-    """Write chunks, in order, as a .npy file for each leaf.
+    """Write chunks, which are batches of consecutive samples, to a .npy file for each leaf.
 
-    num_samples: None if it is known only at the end. Without a chunk nothing is written.
-    Raises Unsupported for dtypes that numpy does not have.
+    num_samples: number of all samples; None: it is known only after the last chunk. Without a chunk
+    nothing is written. Raises Unsupported for dtypes that numpy does not have.
     """
-    # Files are written instead of memory maps, because the dirty pages of a memory map would count
-    # as memory of this process.
+    # The files are written by plain writes, because the dirty pages of a memory map would count as
+    # memory of this process.
     files: list[BinaryIO] = []
     arrays: list[np.ndarray] = []
     count = 0
@@ -49,7 +49,7 @@ def write_npy(folder: Path, chunks: Iterable[Tree], num_samples: int | None) -> 
                 file.write(np.ascontiguousarray(array).data)
             count += len(arrays[0])
         if num_samples is None:
-            # numpy pads its header so that the number of rows can grow in place.
+            # numpy pads a header, so a header with more rows fits into the same bytes.
             for file, array in zip(files, arrays, strict=True):
                 file.seek(0)
                 write_header(file, array, (count, *array.shape[1:]))
@@ -58,8 +58,9 @@ def write_npy(folder: Path, chunks: Iterable[Tree], num_samples: int | None) -> 
 def open_npy(folder: Path, mmap_mode: Literal["r", "c"]) -> Tree:
     """The tree of memory-mapped arrays in the folder, read lazily.
 
-    mmap_mode: "c", copy-on-write, for arrays that become tensors: torch needs writable memory, and
-    the files stay unchanged; "r" for other arrays. Raises BadData that names a broken file.
+    mmap_mode: "r", read-only, or "c", copy-on-write. Arrays that become tensors need "c", because
+    torch expects writable memory; the files stay unchanged. Raises BadData, which names the file,
+    for a broken file, and FileNotFoundError for a missing one.
     """
     structure = _read_structure(folder / STRUCTURE)
     paths = [folder / f"{number}.npy" for number in range(structure.num_leaves)]
@@ -67,9 +68,9 @@ def open_npy(folder: Path, mmap_mode: Literal["r", "c"]) -> Tree:
 
 
 def map_array(path: Path, mmap_mode: Literal["r", "c"]) -> np.ndarray:
-    """The array of a .npy file, memory-mapped; raises BadData that names the file if it is
+    """The memory-mapped array of a .npy file; raises BadData, which names the file, if the file is
     broken."""
-    # numpy loads any file of zip's format as an archive, whatever its name.
+    # numpy loads any file in zip's format as an archive, which is no array, whatever its name.
     try:
         array = np.load(path, mmap_mode=mmap_mode, allow_pickle=False)
     except FileNotFoundError:
@@ -82,10 +83,11 @@ def map_array(path: Path, mmap_mode: Literal["r", "c"]) -> np.ndarray:
 
 
 def _read_structure(path: Path) -> pytree.TreeSpec:
+    """The structure of a sample; raises BadData if the file has none."""
     text = path.read_text(encoding="utf-8", errors="replace")
     try:
         return pytree.treespec_loads(text)
-    # torch's parser documents no errors, and raises whatever the broken text leads to.
+    # torch does not document its parser's errors, which depend on the broken text.
     except Exception as error:
         raise BadData(f"{path}: not the structure of a store: {error_line(error)}") from error
 

@@ -1,4 +1,4 @@
-"""prepare_store: writes the samples of a dataset in the format of a store, unless it exists."""
+"""Write the samples of a dataset in the format of a store, unless that store exists already."""
 
 from __future__ import annotations
 
@@ -24,25 +24,30 @@ from fastloop.data.sealed_folder import Facts, break_seal_if_damaged, read_seal,
 from fastloop.processes.environments import is_inside
 
 ANNOUNCED_MIB = 64
-"""Stores of this size or more are announced before they are written."""
+"""A store of this size or more is announced before it is written."""
 FIRST_FORMAT = 1
-"""Format version of stores with a seal that does not name one."""
+"""Format version of a store if its seal, the file with the facts about the store, names none."""
 
 
 def prepare_store(
     prepared: PreparedData, store: Store, root: Path, compares_checksums: bool
 ) -> PreparedData:
-    """Write the store below that path unless it exists, and add it to the prepared data."""
+    """Write the store unless it exists, and return the prepared data with the store's folder.
+
+    root: path of the store's folder; a suffix is appended if the store has settings of its own.
+    compares_checksums: read an existing store as a whole, and write it again if it is damaged.
+    Raises BadData if the parent folder can't be made.
+    """
     try:
         root.parent.mkdir(parents=True, exist_ok=True)
     except FileExistsError:
         raise BadData(f"loader.store.root={store.root}: it is not a folder") from None
     except OSError as error:
         raise BadData(f"loader.store.root={store.root}: {error.strerror}") from error
-    # Stores with other settings have their own folders, as one sweep may measure several.
+    # A sweep may measure a store with several settings, so each of these stores has its own folder.
     settings = [*user_class_of(store), *_settings(store)]
-    # An environment may have another version of the library that writes the store, and a version
-    # may be unable to read the files of another one.
+    # An environment may have another version of the library that writes the store. That version may
+    # be unable to read the files of this one.
     if isinstance(store, HasInstallCheck) and is_inside():
         settings.append(Path(sys.prefix).name)
     if settings:
@@ -52,8 +57,8 @@ def prepare_store(
     if earlier and not (compares_checksums and break_seal_if_damaged(earlier[0])):
         root, facts = earlier
     else:
-        # The reader that wrote the reference has opened the dataset already. A new reader is used,
-        # so that the seconds of every store include opening the dataset.
+        # The reader that wrote the reference has opened the dataset already. With a new reader, the
+        # recorded seconds of every store include opening the dataset.
         source = ChunkedReader(prepared.dataset)
         nbytes = prepared.num_samples * prepared.sample_nbytes
         write = partial(_write_store, source=source, store=store, code=code, nbytes=nbytes)
@@ -65,14 +70,16 @@ def prepare_store(
 
 
 def _find_earlier_store(root: Path, reference: Path, code: int | str) -> tuple[Path, Facts] | None:
-    """Folder and facts of a store of the same samples and format, written before the dataset's code
-    changed; None if there is none."""
+    """Folder and facts of a store of the same samples that an older fingerprint names.
+
+    None if there is no such store, or if the folder `root` exists. reference: the folder with the
+    hashes of the present samples. code: the store's format version, or a fingerprint of its code.
+    """
     if root.exists():
         return None
-    # A change of the code changes the fingerprint in the folder's name, but seldom the samples. The
-    # samples are equal if both references have the same hashes and the same form. The form counts
-    # because hashes are of bytes, and another shape or tree may have the same bytes in the same
-    # order.
+    # A change of the dataset's code changes the fingerprint in the folder's name, but seldom the
+    # samples. The samples are equal if both references have the same hashes and the same form. A
+    # hash is of bytes alone, and samples of another shape or tree may have the same bytes.
     now = read_seal(reference) or {}
     name, data = reference.stem.rsplit("-", 1)
     kind = root.name.removeprefix(reference.stem)
@@ -91,9 +98,10 @@ def _find_earlier_store(root: Path, reference: Path, code: int | str) -> tuple[P
 def _write_store(
     folder: Path, source: ChunkedReader, store: Store, code: int | str, nbytes: int
 ) -> Facts:
-    """Write the store; one of ANNOUNCED_MIB or more is announced on stderr before.
+    """Write the store, and return the facts for its seal.
 
-    nbytes: bytes of all samples. code: the store's format version, or the fingerprint of its code.
+    A store of ANNOUNCED_MIB or more is announced on stderr first. nbytes: bytes of all samples.
+    code: the store's format version, or a fingerprint of its code.
     """
     purpose = f"writing {name_of(store)}"
     if nbytes >= ANNOUNCED_MIB << 20:
@@ -108,7 +116,7 @@ def _write_store(
 
 
 def _settings(store: Any) -> list[tuple[str, Any]]:
-    """The store's settings except its root."""
+    """Name and value of each setting of the store except its root, the folder of all stores."""
     if not dataclasses.is_dataclass(store):
         values = sorted(getattr(store, "__dict__", {}).items())
         return [(name, stable_repr(value)) for name, value in values if name != "root"]

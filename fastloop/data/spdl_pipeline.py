@@ -20,32 +20,36 @@ from fastloop.core.plan import Plan
 from fastloop.core.types import Batches, Epochs, Tree
 
 INSTALL = "pip install spdl"
+"""The command that installs SPDL, for error messages."""
 
 GetBatch = Callable[[np.ndarray], Tree]
+"""int64 indices of a batch -> the batch."""
 
 
 @dataclass(frozen=True)
 class SpdlPipeline:
-    """Settings of a pipeline: batch indices -> `get_batch`, several at once -> a sink.
+    """Settings of an SPDL pipeline, which makes batches of indices by several calls at once.
 
-    Items are batches, because asyncio adds overhead to every item.
+    An item of the pipeline is a whole batch, because asyncio adds overhead to every item.
     """
 
     option: str
-    """The option that needs SPDL, for its message."""
+    """The option that needs SPDL, such as `loader=spdl`, for error messages."""
     get_batch: GetBatch
     """Makes a batch of its indices."""
     concurrency: int
     """Number of calls of get_batch that run at the same time."""
     buffer_size: int
-    """Number of batches that the sink buffers."""
+    """Number of finished batches that the sink, the pipeline's end, holds."""
     executor: Executor | None = None
     """The executor that calls get_batch; None: SPDL's threads."""
 
     @contextmanager
     def epochs(self, plan: Plan, num_samples: int) -> Iterator[Epochs]:
-        """The epochs of a pipeline that idles between epochs. A new pipeline replaces one that was
-        stopped because its epoch was ended early."""
+        """Epochs of one pipeline, which idles between epochs and stops when the context ends.
+
+        If an epoch ends early, its pipeline is stopped, and a new one serves the next epoch.
+        """
         idle: list[_RunningPipeline] = []
 
         def batches(epoch: int) -> Batches:
@@ -69,13 +73,13 @@ class SpdlPipeline:
     def _start(self) -> _RunningPipeline:
         """Start SPDL's pipeline, which serves all epochs."""
         spdl = Library("spdl", self.option, INSTALL).load("spdl.pipeline")
-        # SPDL polls for the end of a source every 0.1 s. This source never ends between epochs: it
-        # waits for requests.
+        # SPDL polls for the end of a source every 0.1 s. So this source does not end after an
+        # epoch, but waits for requests.
         requests: SimpleQueue[np.ndarray | None] = SimpleQueue()
         pipeline = (
             spdl.PipelineBuilder()
             .add_source(_read_requests(requests))
-            # By default batches come in the order in which they are finished.
+            # Without output_order="input", batches come in the order in which they are finished.
             .pipe(
                 partial(_batch_or_failure, self.get_batch),
                 concurrency=self.concurrency,
@@ -94,18 +98,25 @@ class SpdlPipeline:
 
 
 def _read_requests(requests: SimpleQueue[np.ndarray | None]) -> Iterator[np.ndarray]:
+    """Yield each request, the indices of a batch, until a request is None."""
     while (indices := requests.get()) is not None:
         yield indices
 
 
 @dataclass(frozen=True)
 class _RunningPipeline:
-    """A running SPDL pipeline and the queue of its source: indices of batches, None to end it."""
+    """A running SPDL pipeline, and the queue from which its source reads requests."""
 
     requests: SimpleQueue[np.ndarray | None]
+    """Indices of batches; None ends the source."""
     pipeline: Any
+    """SPDL's pipeline."""
 
     def batches(self, indices: Sequence[torch.Tensor]) -> Iterator[Tree]:
+        """Request all batches of an epoch, and yield them in order; raises errors of get_batch.
+
+        indices: the int64 indices of each batch.
+        """
         for batch_indices in indices:
             self.requests.put(batch_indices.numpy())
         for _ in indices:
@@ -115,12 +126,12 @@ class _RunningPipeline:
             yield batch
 
     def stop(self) -> None:
-        """Discard outstanding requests, stop the threads and wait for their end."""
+        """Discard outstanding requests, stop the pipeline's threads and wait for their end."""
         with suppress(Empty):
             while True:
                 self.requests.get_nowait()
         self.requests.put(None)
-        # The sink is drained, because a thread blocks while it is full.
+        # The sink is drained, because a thread that finds it full would wait forever.
         with suppress(EOFError):
             while True:
                 self.pipeline.get_item()
@@ -129,12 +140,17 @@ class _RunningPipeline:
 
 @dataclass(frozen=True)
 class _Failure:
-    """An error in place of a batch; SPDL would log it and continue without the batch."""
+    """An error of get_batch, as an item in place of the batch.
+
+    If get_batch raised its error in a thread of SPDL, SPDL would log it and go on without the
+    batch.
+    """
 
     error: Exception
 
 
 def _batch_or_failure(get_batch: GetBatch, indices: np.ndarray) -> Any:
+    """The batch of these indices, or a _Failure with the error of get_batch."""
     try:
         return get_batch(indices)
     except Exception as error:

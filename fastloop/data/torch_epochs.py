@@ -1,5 +1,9 @@
-"""Epochs of torch's DataLoader: `torch_epochs` over samples, and `stream_epochs` over streams of
-batches that loaders read from shards; with checks that a stream can follow a job's plan."""
+"""Open epochs of torch's DataLoader, over samples or over streams of whole batches.
+
+`torch_epochs` reads samples by their indices. `stream_epochs` reads batches that a loader makes
+from shards, the files into which a dataset is divided. `check_stream` and `check_shards` check that
+such a loader can follow a job's plan.
+"""
 
 from __future__ import annotations
 
@@ -25,9 +29,9 @@ from fastloop.processes.parent_death import tie_worker_to_parent
 
 @dataclass
 class EpochSampler(Sampler[int]):
-    """Yields the plan's order as Python ints, like torch's RandomSampler.
+    """Yields the indices of an epoch as Python ints, like torch's RandomSampler.
 
-    `epoch` selects the epoch.
+    Set `epoch` to choose the epoch.
     """
 
     order: Order
@@ -44,7 +48,7 @@ class EpochSampler(Sampler[int]):
 
 
 def identity_collate(batch: Tree) -> Tree:
-    """collate_fn for batches that are fetched as a whole."""
+    """Return the batch as it is: a collate_fn for batches that are fetched as a whole."""
     return batch
 
 
@@ -59,9 +63,11 @@ def torch_epochs(
 ) -> Iterator[Epochs]:
     """Epochs of a DataLoader that honours all settings of the plan; its workers end on exit.
 
-    collate_fn: replaces the plan's collate and transform, for samples fetched by batch.
-    batches: yields the indices of batches, for samples that are read as `samples[indices]`.
-    build: DataLoader, or a class derived from it.
+    collate_fn: replaces the plan's collate and transform, for samples that are fetched by batch;
+    None: the plan's are used.
+    batches: yields the indices of batches, for samples that are read as `samples[indices]`; None:
+    samples are read one by one, in the plan's order.
+    build: DataLoader, or a class derived from DataLoader.
     """
     tolerant = plan.collate is not None and plan.collate.tolerant
     if collate_fn is None:
@@ -72,8 +78,8 @@ def torch_epochs(
         collate_fn = plan.probe.wrap_collate(collate_fn)
     sampler = EpochSampler(plan.order, len(samples), plan.seed) if batches is None else batches
     settings = plan.loading.as_arguments()
-    # The sampler yields whole batches, so the DataLoader must not make batches itself. Then it
-    # allows no drop_last, which the sampler honours instead.
+    # The sampler yields whole batches, so the DataLoader must not make batches itself. Without
+    # batch_size a DataLoader allows no drop_last, so the sampler honours drop_last instead.
     if batches is not None:
         settings |= {"batch_size": None, "drop_last": False}
     loader = build(
@@ -92,9 +98,10 @@ def torch_epochs(
 def _epochs_of(
     loader: DataLoader, sampler: EpochSampler | IndexBatches | BatchStream
 ) -> Iterator[Epochs]:
-    """Epochs of the loader, which name the sample that fails; its workers end on exit.
+    """Epochs of the loader; its workers end on exit.
 
-    sampler: determines the order; its `epoch` is set when an epoch begins.
+    An error of a sample names the sample. sampler: the source of the loader's order, the `epoch` of
+    which is set when an epoch begins.
     """
     started = OpenIterators()
     try:
@@ -106,13 +113,16 @@ def _epochs_of(
 
 @dataclass(frozen=True)
 class DataLoaderEpoch:
-    """An epoch of a DataLoader. Its iterator is the DataLoader's own, so that a timed window calls
-    nothing else."""
+    """An epoch of a DataLoader, with the DataLoader's own iterator.
+
+    A timed window therefore calls nothing else.
+    """
 
     loader: DataLoader
     sampler: EpochSampler | IndexBatches | BatchStream
     epoch: int
     started: OpenIterators
+    """Notes the iterator, so that it can be closed before its end."""
 
     def __iter__(self) -> Iterator[Tree]:
         self.sampler.epoch = self.epoch
@@ -120,15 +130,16 @@ class DataLoaderEpoch:
 
 
 class BatchStream(IterableDataset):
-    """Whole batches for a DataLoader with batch_size=None.
+    """A dataset that yields whole batches, for a DataLoader with batch_size=None.
 
-    `epoch` selects the epoch, also for workers that have started already.
+    Set `epoch` to choose the epoch, also in workers that have started already.
     """
 
     def __init__(self, batches: Callable[[int], Batches], plan: Plan) -> None:
         self._batches = batches
         context = multiprocessing.get_context(plan.loading.multiprocessing_context)
-        # Shared memory stays open until this process ends. Only workers need it.
+        # Workers read the number of the epoch from shared memory. Without workers none is made,
+        # because it stays open until this process ends.
         self._shared: Any = context.RawValue("q", 0) if plan.loading.num_workers else None
         self._own = 0
         self._started = OpenIterators()
@@ -157,8 +168,8 @@ class BatchStream(IterableDataset):
 def stream_epochs(batches: Callable[[int], Batches], plan: Plan) -> Iterator[Epochs]:
     """Epochs of a DataLoader over a stream of whole batches; its workers end on exit.
 
-    batches: yields the batches of an epoch; in a worker, only batches of the shards that the worker
-    reads.
+    batches: function from the number of an epoch to its batches; in a worker, to the batches of the
+    shards that this worker reads.
     """
     stream = BatchStream(batches, plan)
     settings = plan.loading.as_arguments() | {"batch_size": None, "drop_last": False}
@@ -199,5 +210,5 @@ def check_shards(plan: Plan, num_shards: int) -> None:
 
 
 def _setting_of_readers(plan: Plan, world_size: int) -> str:
-    """The setting that makes several processes read the shards."""
+    """The setting, as on the command line, by which several processes read the shards."""
     return f"num_workers={plan.loading.num_workers}" if world_size == 1 else "launcher=torchrun"

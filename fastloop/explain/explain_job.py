@@ -1,6 +1,8 @@
 """Explain one job: find its ladder, verdict and what-ifs, and draw the timeline of an epoch.
 
-`fastloop explain` explains a single job; with explain=true, a sweep explains each of its jobs.
+The ladder is the time of each part of an epoch; the parts are measured in rungs, from the step
+alone up to the whole job. A what-if is a change with its predicted or measured gain. `fastloop
+explain` explains a single job; with explain=true, a sweep explains each of its jobs.
 """
 
 from __future__ import annotations
@@ -74,28 +76,34 @@ from fastloop.trial.timed_trial import run_trial
 TRAVERSAL = Change(overrides=("benchmark=traversal", "execution=eager", "precision=float32"))
 """The change that makes a job run its loader without steps."""
 OF_THIS_COMMAND = ("baseline", "explain", "resume", "retry_failed", "try", "what_if")
-"""Settings of the command and not of the job: the command lines of changes leave them out."""
+"""Settings of the command and not of the job, which the command lines of changes leave out."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class _JobPasses:
-    """Measurements of the passes of a job."""
+    """Measurements of the passes of a job; a pass is an epoch, or a part of one."""
 
     first_batch_s: float
+    """Seconds from the opening of the loader to its first batch on the device."""
     times: tuple[BatchTimes, BatchTimes]
     """Times of single batches without workers: with the job's threads, and with one thread."""
     serial: Round
-    """A round in which nothing overlaps. If the job overlaps loading with steps, the round ran
-    without workers; else it is the last round of the ladder. For a loader that can't be taken apart
-    it is the last round in any case, even if the loader overlaps steps."""
+    """A round of the ladder in which loading does not overlap steps. If the job overlaps them, this
+    is an extra round without workers; otherwise the last of `rounds`. If the loader can't be taken
+    apart, it is also the last of `rounds`, even if loading overlaps steps."""
     rounds: list[Round]
+    """The times of all rungs, in each round."""
     ladder: Ladder
     without_steps: Measurement
     """The trial of the loader without steps."""
 
 
 def check_request(requests: Sequence[JobRequest], command: str = "explain") -> JobRequest:
-    """The only request; raises UsageError, naming the command, if its job can't be explained."""
+    """Return the only request, without settings of the command in its overrides.
+
+    command: name of the command, for messages. Raises UsageError if there are several requests, or
+    if the job can't be explained.
+    """
     request = requests[0]
     if len(requests) > 1:
         raise UsageError(f"{command} takes one job; these overrides make {len(requests)}")
@@ -111,7 +119,7 @@ def check_request(requests: Sequence[JobRequest], command: str = "explain") -> J
 
 
 def _without_sweep(overrides: Sequence[str]) -> tuple[str, ...]:
-    """The overrides without the settings of this command, for the command line of a change."""
+    """The overrides without those of OF_THIS_COMMAND, for the command line of a change."""
     return tuple(each for each in overrides if each.partition("=")[0] not in OF_THIS_COMMAND)
 
 
@@ -122,20 +130,20 @@ def explain_job(
     folder: Path,
     seconds: float | None = None,
 ) -> Explanation:
-    """The explanation of the request's job. Raises JobFailed if a pass fails.
+    """Measure the request's job, and return its explanation.
 
     compose: returns the job of a list of overrides. progress: gets the name of each step. folder:
-    gets the timeline's files. seconds: time after which no round begins beyond the third; None: a
-    minute.
+    gets the timeline's files. seconds: seconds after which no round begins beyond the third; None:
+    a minute. Raises JobFailed if a pass fails.
     """
     progress.begin_step("preparing the data")
     whole_epochs = _prepare(request, progress)
-    # The load by other programs is watched from here on: preparing data is not measured.
+    # The load by other programs is watched from here on, because preparing data is not measured.
     watch = LoadWatch()
     whole_epochs = replace(
         whole_epochs, begin_step=partial(_begin_pass, watch, progress.begin_step)
     )
-    # This looks at the page cache before the first pass, which brings the files into memory.
+    # The first pass brings the files into memory, so the page cache is looked at before.
     beginning = look_before(whole_epochs.prepared.files)
     traversal = compose(TRAVERSAL.apply(request.overrides))
     passes, explained = _measure(whole_epochs, traversal, request.job.most_trials, seconds)
@@ -180,9 +188,9 @@ def _begin_pass(watch: LoadWatch, begin_step: Callable[[str], None], step: str) 
 
 
 def _prepare(request: JobRequest, progress: Progress) -> ExplainedJob:
-    """The request's job with its data prepared."""
+    """Prepare the data of the request's job, and return the job to explain, with whole epochs."""
     job = request.job
-    # The limits and sessions of other benchmarks would only cost time.
+    # Only the benchmark that is explained is kept, because others would only cost time.
     job = replace(job, benchmark={benchmark_name(job): benchmark_of(job)})
     prepared: PreparedData = prepare_job(job, request.launcher)
     return ExplainedJob(
@@ -198,9 +206,10 @@ def _prepare(request: JobRequest, progress: Progress) -> ExplainedJob:
 def _measure(
     whole_epochs: ExplainedJob, traversal: Job, num_rounds: int, seconds: float | None
 ) -> tuple[_JobPasses, ExplainedJob]:
-    """The measurements of all passes, and the job with epochs cut to the length that was run.
+    """Run the passes; returns their measurements, and the job with the cut epochs of the passes.
 
-    traversal: the job without steps.
+    whole_epochs: the job with whole epochs. traversal: the job without steps. num_rounds: number of
+    rounds, and of rounds to add if the ladder is imprecise. seconds: as in `explain_job`.
     """
     present = whole_epochs.time_batches()
     times = time_single_batches(whole_epochs)
@@ -211,19 +220,21 @@ def _measure(
         # Such a loader can't be taken apart: the work of its parts is unknown.
         work_s = {}
     elif overlaps(whole_epochs.job):
-        # The same ladder without workers shows the work that is hidden otherwise. It runs once, as
-        # hidden work needs no interval.
+        # The work of workers is hidden behind the steps. A round of the ladder without workers
+        # shows that work. One round suffices, because the hidden work needs no interval.
         serial = explained.without_workers(1).time_ladder(1, None)[0]
         work_s = work_of(serial, whole_epochs.whole_batches)
 
-    # Each pass warms up by an epoch. Persistent workers start in the warm-up, so the timed epoch
-    # contains no start of workers.
+    # Each pass begins with a warm-up epoch, in which persistent workers start. The timed epochs
+    # then contain no start of workers.
     started = None if whole_epochs.job.loading.persistent_workers else serial
     without_steps = _time_without_steps(explained, traversal)
     without_steps_s = without_steps.seconds / without_steps.epochs
     device = resolve_device(whole_epochs.job.device).type
 
     def build(rounds: list[Round]) -> Ladder:
+        """Build the ladder from these rounds."""
+        # The last rung is the whole job. `shares` compares the loader alone with the whole job.
         last = explained.rungs[-1]
         shares = [without_steps_s / stats.median([times[last].seconds for times in rounds])]
         return build_ladder(rounds, whole_epochs.whole_batches, work_s, started, shares, device)
@@ -241,7 +252,10 @@ def _measure(
 
 
 def _time_without_steps(explained: ExplainedJob, traversal: Job) -> Measurement:
-    """A trial of the loader without steps, which also compares its batches with the dataset."""
+    """Run a trial of the loader without steps, which also compares the batches with the dataset.
+
+    traversal: the job without steps.
+    """
     explained.begin_step("comparing the data, and the loader alone")
     job = replace(traversal, batches=explained.job.batches, epochs=1)
     trial = explained.launcher.call(
@@ -258,12 +272,15 @@ def _find_changes(
     request: JobRequest,
     compose: Callable[[Sequence[str]], Job],
 ) -> list[ChangedJob]:
-    """The changes that this job supports; the changes that the user named come last."""
+    """Find the changes that this job supports; changes that the user has named come last.
+
+    beginning: the state of the page cache before the first pass. compose: as in `explain_job`.
+    """
     changes = propose_changes(
         explained.job, decoders=[*costs.decoders], in_memory=beginning.in_memory
     )
     asked = read_changes(request.sweep.what_if)
-    # If a change is both proposed and named by the user, the user's is kept: it is always tried.
+    # If a proposed change is also named by the user, the user's is kept, which is always tried.
     named = {each.overrides for each in asked}
     changes = [each for each in changes if each.overrides not in named]
     return find_changed_jobs(explained, [*changes, *asked], request.overrides, compose)
@@ -275,10 +292,10 @@ def _measure_for_changes(
     passes: _JobPasses,
     costs: PartCosts,
 ) -> Measured:
-    """The measurements from which the model predicts the changes that were found."""
+    """Measure the values from which the model predicts the changes that were found."""
     jobs = [each.job for each in found]
     workers = {job.loading.num_workers for job in jobs if uses_dataloader(job)}
-    # The model also predicts the unchanged job, and its error there enters each prediction.
+    # The model also predicts the unchanged job. Its error for that job enters each prediction.
     workers.add(explained.job.loading.num_workers)
     hand_off = measure_hand_off(explained, sorted(workers), passes.rounds)
     return measure_for_model(explained, passes.times, passes.serial, hand_off, costs)
@@ -290,8 +307,11 @@ def _predict(
     measured: Measured,
     ladder: Ladder,
 ) -> tuple[list[ChangedJob], float]:
-    """The changes with their predicted gains, and the ratio of the model's time to the measured
-    time of the unchanged job."""
+    """The changes with their predicted gains, and the ratio of the model to the measurement.
+
+    The ratio is that of the predicted time of the unchanged job to its measured time. If it is not
+    close to 1, no gain is predicted.
+    """
     ratio = predict_seconds(explained.job, measured) / ladder.epoch_s.value
     if not is_close(ratio):
         return [*found], ratio
@@ -302,7 +322,10 @@ def _predict(
 
 
 def write_timeline(recording: Recording, folder: Path, title: str) -> InstrumentedEpoch:
-    """Write timeline.svg and timeline.json to the folder; returns figures of the recorded epoch."""
+    """Write timeline.svg and timeline.json to the folder; returns figures of the recorded epoch.
+
+    title: the title of the picture.
+    """
     write_text(folder / TIMELINE_SVG, draw_timeline(recording.events, title))
     trace = format_trace(build_lane_rows(recording.events), recording.unix_offset_ns)
     write_text(folder / TIMELINE_TRACE, trace)

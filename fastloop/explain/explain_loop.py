@@ -54,9 +54,9 @@ if TYPE_CHECKING:
     from pandas import DataFrame
 
 SYNCHRONIZED = ("cpu", "cuda", "mps")
-"""Devices with a function that waits for their queued work."""
+"""Types of devices with a function that waits for the device's queued work."""
 SCHEMA = 1
-"""Number of the format of `LoopExplanation.to_json`."""
+"""Version of the format of `LoopExplanation.to_json`."""
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -71,14 +71,15 @@ class LoopExplanation:
     ladder: Ladder
     """The parts of an epoch, with milliseconds a batch and shares of the epoch."""
     device: str
+    """Device of the step, such as "cpu"."""
     window_batches: int
     """Number of batches of an epoch in each pass."""
     loader_batches_per_s: float
-    """Rate of the loader alone, without steps."""
+    """Batches per second of the loader alone, without steps."""
     notes: tuple[str, ...]
-    """Sentences on parts of this loader that the ladder can't tell apart."""
+    """Sentences about the limits of the ladder, such as parts that it can't tell apart."""
     machine_load: LoadSummary | None = None
-    """The load by other programs during the passes."""
+    """The load by other programs during the passes; None: not known."""
 
     def to_json(self) -> str:
         """The findings as JSON, with the names of explain.json."""
@@ -87,8 +88,8 @@ class LoopExplanation:
     def to_frame(self) -> DataFrame:
         """A pandas DataFrame of the parts of an epoch, with the index `part`.
 
-        Its columns are hidden_ms and exposed_ms (milliseconds a batch), and share, share_low and
-        share_high (of the epoch, with its 95 % interval).
+        Its columns are hidden_ms and exposed_ms, in milliseconds a batch, and share, share_low and
+        share_high: the share of the epoch, and the ends of its 95 % interval.
         """
         import pandas as pd
 
@@ -132,18 +133,18 @@ def explain_loop(
 
     Args:
         loader: anything that can be iterated over again and again, or a function that returns an
-            iterable for each epoch, called with the epoch's number if it takes an argument. A
-            DataLoader of a Dataset with indices is taken apart into hand-off, collate and decode.
-        step: called some hundred times, with each batch as it comes. It moves the batch to the
-            device itself, and is also called with batches that are on the device already.
-        trials: number of rounds, each with the loader alone, the step alone and both together,
-            about 0.5 s each.
+            iterable for each epoch. If the function takes an argument, this is the epoch's number.
+            A DataLoader of a Dataset with indices is taken apart into hand-off, collate and decode.
+        step: a function that is called some hundred times, with each batch as it comes. The step
+            moves the batch to the device, but must also take batches that are there already.
+        trials: number of rounds. A round measures the loader alone, the step alone and both
+            together, for about 0.5 s each.
         device: the device of the step: "auto", "cpu", "cuda" or "mps".
-        seconds: number of seconds after which no round begins beyond the third.
+        seconds: number of seconds after which no further round begins, except the first three.
 
-    Raises TypeError for a loader that can be iterated over only once and for a step that is not a
-    function; ValueError for a loader without batches, another device, and a number below its least
-    value.
+    Raises TypeError for a loader that can be iterated over only once, and for a step that is not a
+    function. Raises ValueError for a loader without batches, for another device, and for a number
+    below its least value.
 
     >>> fastloop.explain(loader, step, trials=3).verdict.word
     <Part.DECODE: 'decode'>
@@ -165,8 +166,8 @@ def explain_loop(
     watch = LoadWatch()
     timed, without_steps_s = _run_rounds(loop, openers, trials, seconds, watch)
     load = watch.summary()
-    # {} for any loader except a DataLoader, because its hidden work is unknown; None for a
-    # DataLoader without workers, because it overlaps nothing with the steps.
+    # {}: the hidden work is unknown, as that of any loader except a DataLoader. None: nothing
+    # overlaps with the steps, as with a DataLoader without workers.
     work_s: dict[Part, float] | None = {}
     if isinstance(loader, DataLoader):
         work_s = measure_work(loop, loader, whole_batches) if loader.num_workers else None
@@ -190,8 +191,9 @@ def explain_loop(
 
 
 def _repeatable(loader: LoaderOrFunction) -> Epochs:
-    """The epochs of the loader. Raises TypeError if it can't be iterated over again and again."""
-    # iter() of an iterator, such as a generator, returns the same object, with its rest only.
+    """The epochs of the loader; raises TypeError if it can't be iterated over again and again."""
+    # iter() of an iterator, such as a generator, returns the iterator itself, which then has only
+    # its remaining items.
     if hasattr(loader, "__next__"):
         kind = type(loader).__name__
         allowed = "allowed: what gives a new iterator each time, as a DataLoader, a list or a"
@@ -207,7 +209,10 @@ def _repeatable(loader: LoaderOrFunction) -> Epochs:
 
 
 def _resolve(device: str) -> torch.device:
-    """The device of this name. Raises ValueError if its queued work can't be waited for."""
+    """The device of this name; raises ValueError if its queued work can't be waited for.
+
+    "auto" stands for the accelerator or, if there is none, for the CPU.
+    """
     if device == "auto":
         accelerator = torch.accelerator.current_accelerator(check_available=True)
         resolved = accelerator or torch.device("cpu")
@@ -233,10 +238,11 @@ class _FirstEpoch:
 
 
 def _run_first_epoch(epochs: Epochs, step: LoopStep, device: torch.device) -> _FirstEpoch:
-    """Run one epoch, which is cut at WINDOW_S.
+    """Run one epoch, which is cut after WINDOW_S seconds.
 
-    The epoch warms the loop up, and yields the batches that passes without the loader use. Raises
-    ValueError for a loader without batches, and TypeError if it can be iterated over only once.
+    The epoch warms up the loop, and provides the ready batches for passes without the loader.
+    Raises ValueError for a loader without batches, and TypeError for one that can be iterated over
+    only once.
     """
     opened_ns = now_ns()
     host = []
@@ -253,16 +259,16 @@ def _run_first_epoch(epochs: Epochs, step: LoopStep, device: torch.device) -> _F
         _check_output(step(batch))
         count += 1
         if count > FEWEST_BATCHES and seconds_between(begun_ns, now_ns()) > WINDOW_S:
-            # The batch that passed the limit is not counted. If it were the last one of the epoch,
-            # later passes of that many batches would run whole epochs, and end their workers, too.
+            # The batch that passed the limit is not counted, because it may be the last one of the
+            # epoch. Passes with it would then run whole epochs, and also end the workers.
             count -= 1
             is_whole = False
             break
     synchronize(device)
     if not count:
         raise ValueError("loader: an epoch has no batches")
-    # An iterable may return the same iterator each time, as a generator wrapped in a class does.
-    # Only a second epoch shows that.
+    # An iterable may return the same iterator each time, as a class around a generator does. Only a
+    # second epoch shows that.
     if next(iter(epochs(1)), END) is END:
         raise TypeError(
             "loader: its second epoch has no batches; it can be iterated over only once"
@@ -297,11 +303,15 @@ def _run_rounds(
     seconds: float,
     watch: LoadWatch,
 ) -> tuple[list[Round], list[float]]:
-    """Times of all rungs, and seconds of the loader without steps, in each round."""
+    """Times of all rungs, and seconds of the loader without steps, in each round.
+
+    openers: the result of `rung_openers`. trials: number of rounds. seconds: as in `explain_loop`.
+    watch: notes the machine's load during each pass.
+    """
     timed = []
     without_steps_s = []
     deadline = deadline_after(seconds)
-    # None is the loader without steps. Epochs 0 and 1 have been used by _run_first_epoch.
+    # The key None is the loader without steps. _run_first_epoch has used epochs 0 and 1.
     keys: dict[Part | None, int] = dict.fromkeys((*openers, None), trials)
     with round_reports(trials, "explain") as end_round:
         for number, places in rounds(keys):

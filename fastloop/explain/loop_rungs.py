@@ -1,6 +1,7 @@
-"""Build the rungs of a user's loop: its loader with ready batches or samples instead of its parts.
+"""Build the rungs of a user's loop, each of which is the loop without some of its parts.
 
-A rung is the loop without some of its parts. `explain_loop` times an epoch of each rung.
+Ready batches or samples, which are in memory, replace the parts that a rung lacks. `explain_loop`
+times an epoch of each rung.
 """
 
 from __future__ import annotations
@@ -29,24 +30,27 @@ from fastloop.options.loader.user import iterable_epochs
 LoopStep = Callable[[Tree], Any]
 """A function that is called with each batch of a loop."""
 LoaderOrFunction = Iterable[Tree] | Callable[..., Iterable[Tree]]
-"""The loader of a loop, or a function that returns an iterable for each epoch."""
+"""The loader of a loop, or a function that returns an iterable of batches for each epoch."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class UserLoop:
-    """A user's loader and step, with ready batches on the host that the lower rungs repeat."""
+    """A user's loader and step, with ready batches that the lower rungs repeat."""
 
     epochs: Epochs
+    """Function from the number of an epoch to the batches of the user's loader."""
     step: LoopStep
     device: torch.device
+    """Device of the step."""
     host: list[Tree]
+    """The ready batches, as the loader delivered them."""
     batches: int
     """Number of batches of an epoch in each pass."""
 
     def receive(self, batch: Tree) -> None:
         """Move the batch to the device or, on the CPU, read its bytes, as any step does first.
 
-        The bytes may be in a mapped file that has not been read.
+        Without this, bytes that are still in a mapped file would not be read.
         """
         if self.device.type != "cpu":
             _move(batch, self.device)
@@ -56,7 +60,7 @@ class UserLoop:
                 read_bytes(leaf)
 
     def time(self, epoch: Iterable[Tree], step: LoopStep) -> EpochTimes:
-        """Times of the first `self.batches` batches of an epoch."""
+        """Times of the first `self.batches` batches of an epoch, with this step on each."""
         synchronize(self.device)
         start_ns = now_ns()
         waits = consume_epoch(_first(epoch, self.batches), step)
@@ -64,11 +68,12 @@ class UserLoop:
         return summarize_epochs([waits], seconds_between(start_ns, now_ns()))
 
     def repeat(self, batches: list[Tree]) -> Iterator[Tree]:
-        """An epoch that repeats these batches."""
+        """An epoch of `self.batches` batches that repeats these batches."""
         return (batches[place % len(batches)] for place in range(self.batches))
 
 
 def _move(batch: Tree, device: torch.device) -> Tree:
+    """The batch with all of its tensors on the device."""
     return map_tensors(lambda leaf: leaf.to(device), batch)
 
 
@@ -82,17 +87,21 @@ def _first(epoch: Iterable[Tree], count: int) -> Iterator[Tree]:
     """The first `count` batches of an epoch; the epoch's iterator is deleted after them."""
     iterator = iter(epoch)
     yield from islice(iterator, count)
-    # This ends the workers of the epoch, and the time of the epoch includes their end.
+    # Deleting the iterator ends the workers of the epoch within the time of the epoch.
     del iterator
 
 
 def rung_openers(
     loop: UserLoop, loader: LoaderOrFunction
 ) -> dict[Part, Callable[[int], Iterable[Tree]]]:
-    """For each rung, lowest first, a function that returns an epoch, given the epoch's number."""
+    """Rung -> function from the number of an epoch to its batches, lowest rung first.
+
+    loader: the user's loader, from which loop.epochs was made.
+    """
     resident = loop.host
     openers: dict[Part, Callable[[int], Iterable[Tree]]] = {}
-    # The step moves its batch itself: on the CPU there is nothing to copy.
+    # The step itself moves its batch to the device. So COPY is the step on batches that are not
+    # there yet; on the CPU there is nothing to copy.
     if loop.device.type != "cpu":
         resident = [_move(each, loop.device) for each in loop.host]
         openers[Part.COPY] = lambda _: loop.repeat(loop.host)
@@ -106,8 +115,11 @@ def rung_openers(
 
 
 def _can_be_divided(loader: LoaderOrFunction) -> TypeGuard[DataLoader]:
-    """True for a DataLoader that collates samples of a Dataset with indices."""
-    # A subclass may load in another way than its settings say.
+    """True for a DataLoader that collates samples of a Dataset with indices.
+
+    Only such a loader can run with ready samples or batches in place of its parts.
+    """
+    # A subclass of DataLoader may load in another way than its settings say.
     return (
         isinstance(loader, DataLoader)
         and type(loader) is DataLoader
@@ -123,7 +135,7 @@ def loader_like(
 
     num_workers: number of workers; None: the number of `loader`.
     """
-    # DataLoader refuses these arguments if there are no workers.
+    # DataLoader refuses the arguments of these names if there are no workers.
     workers = loader.num_workers if num_workers is None else num_workers
     names = ("timeout", "worker_init_fn", "in_order", *worker_settings(prefetches_by_process=False))
     of_workers = {name: getattr(loader, name) for name in names}
@@ -140,8 +152,8 @@ def loader_like(
 
 def _substitutes(loop: UserLoop, loader: DataLoader) -> tuple[DataLoader, DataLoader]:
     """Two copies of the loader: one loads ready batches, the other collates ready samples."""
-    # The ready samples are those of the sampler's first batches, because a sampler may choose some
-    # samples more often than others.
+    # The ready samples are the samples of the sampler's first batches, and not the first of the
+    # dataset, because a sampler may choose some samples more often than others.
     sampler = cast("Any", loader.batch_sampler)
     dataset = cast("Any", loader.dataset)
     indices = [index for batch in islice(sampler, MOST_READY) for index in batch]
@@ -160,7 +172,10 @@ def _substitutes(loop: UserLoop, loader: DataLoader) -> tuple[DataLoader, DataLo
 
 
 def measure_work(loop: UserLoop, loader: DataLoader, whole_batches: int) -> dict[Part, float]:
-    """Seconds of each part in an epoch without workers; empty if the parts can't be measured."""
+    """Part -> its seconds in an epoch without workers; empty if the parts can't be measured.
+
+    whole_batches: number of batches in a whole epoch.
+    """
     if not _can_be_divided(loader):
         return {}
     bare = loader_like(loader, loader.dataset, loader.collate_fn, num_workers=0)
@@ -170,7 +185,10 @@ def measure_work(loop: UserLoop, loader: DataLoader, whole_batches: int) -> dict
 
 
 def rung_notes(loader: LoaderOrFunction, openers: Mapping[Part, object]) -> list[str]:
-    """Notes for the user on parts that the ladder of this loader can't tell apart."""
+    """Notes for the user on parts that the ladder of this loader can't tell apart.
+
+    openers: the result of `rung_openers`, of which only the keys are used.
+    """
     if Part.UNATTRIBUTED not in openers:
         return ["decode is all that the dataset does: it can't be told apart from reading"]
     kind = type(loader).__name__

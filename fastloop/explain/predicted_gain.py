@@ -1,9 +1,14 @@
-"""Predict the gain of a change, the share of an epoch that it saves, with an interval.
+"""Predict the gain of a change, which is the share of an epoch that it saves, with an interval.
 
-A predicted gain is uncertain for four reasons: the choice of batches that were timed (a bootstrap);
-the difference between two passes, which time the same batches; the errors of the model (its miss of
-the job as it is, and a floor); and the noise of the passes that later measure the realised gain.
-The variances of the four add up on the logarithmic scale.
+A predicted gain is uncertain for four reasons:
+
+- Only some batches were timed. A bootstrap estimates the effect of their choice.
+- Two passes over the same batches take different times.
+- The model has errors. It misses the time of the job as it is, and is assumed to miss the time
+  after a change by at least LEAST_MISS, or LEAST_MISS_OF_OTHERS with another loader.
+- The passes that later measure the realised gain are noisy.
+
+The variances of these errors are added on the logarithmic scale.
 experiments/explain/README.md counts how often the intervals contain the realised gain.
 """
 
@@ -31,7 +36,7 @@ from fastloop.explain.rungs import uses_dataloader
 from fastloop.trial.job import Job
 
 STORE_LOADER = "np_memmap"
-"""Name of the loader that is a DataLoader over rows of a store, which holds decoded samples.
+"""Name of the loader that runs a DataLoader over a store, which holds decoded samples.
 `Measured.kept` is the share of the work of loading that remains with this loader."""
 FOLLOWED = frozenset({"loading", "torch_threads", "loader", "decoder", "dataset", "transform"})
 """Settings of a job for which the model can predict the effect of a change."""
@@ -42,8 +47,8 @@ RESAMPLES = 16
 DEVIATIONS_TO_END = 1.645
 """Standard deviations from the middle to an end of a 90 % interval of a normal variable."""
 MOST_DIFFERENT = 0.3
-"""Greatest absolute logarithm of the ratio of two passes' times, a factor of 1.35. If two passes
-differ by more, their mean says nothing about a further pass."""
+"""Greatest allowed difference of two passes, as the logarithm of the ratio of their times. 0.3 is a
+factor of 1.35. If two passes differ by more, their mean says nothing about a further pass."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,16 +73,16 @@ class Prediction:
     """Seconds of an epoch of the changed job."""
     keeps_miss: bool
     """True if the change keeps the loader, its work, and the numbers of workers and of threads. The
-    model's miss, its error on the job as it is, is then the same after the change."""
+    model's miss, which is its error on the job as it is, then stays the same after the change."""
     is_other_loader: bool
-    """True if batches are made in another way: by another loader or decoder, or with the transform
-    on the device."""
+    """True if the change makes batches in another way: by another loader or decoder, or with the
+    transform on the device."""
 
 
 def predict_gain(job: Job, present: Job, measured: Measured, ladder: Ladder) -> Estimate | None:
     """Share of an epoch that a change saves, with its interval; None if it can't be predicted.
 
-    job: the changed job. present: the job as it is.
+    job: the changed job. present: the job as it is, to which `measured` and `ladder` belong.
     """
     # If the files are warm already, cache=warm changes nothing.
     if present.cache != "warm" and job == replace(present, cache="warm"):
@@ -110,14 +115,15 @@ def _gain_of_warm_files(ladder: Ladder) -> Estimate | None:
 
 
 def find_effect(job: Job, present: Job, measured: Measured) -> Effect | None:
-    """The effect of a change; None if no measurement shows it: the change can then only be tried.
+    """The effect of a change; None if no measurement shows the effect.
 
-    job: the changed job. present: the job as it is.
+    A change with an unknown effect can only be tried. job: the changed job. present: the job as it
+    is.
     """
     # `batches` and `benchmark` differ because epochs were cut, and not because of the change.
     changed = _differences(job, present) - {"batches", "benchmark"}
-    # With an accelerator, copies run beside the loop, and the passes without workers do not show
-    # them. Without one, device_prefetch is a thread that loads ahead, as the model assumes.
+    # On an accelerator, device_prefetch makes copies run beside the loop, which the passes without
+    # workers do not show. On the CPU it is a thread that loads ahead, as the model assumes.
     followed = FOLLOWED if torch.accelerator.is_available() else FOLLOWED | {"device_prefetch"}
     # The model does not follow pinning, the page cache, or changes of the batches themselves, such
     # as their size.
@@ -142,8 +148,8 @@ def _combine(effects: Sequence[Effect | None]) -> Effect | None:
     is_gathered = any(each.is_gathered for each in known)
     if len(known) < len(effects) or (is_gathered and any(each.step_s for each in known)):
         return None
-    # The changes save different parts of loading. The shares of these parts were measured with
-    # noise, so their sum may be above 1.
+    # The changes save different parts of loading, so their savings add up. The shares of the parts
+    # were measured with noise, so the sum may be above 1.
     saved = sum(1 - each.kept for each in known)
     added_s = sum(each.step_s for each in known)
     return Effect(kept=max(0.0, 1 - saved), step_s=added_s, is_gathered=is_gathered)
@@ -156,6 +162,7 @@ def _differences(one: Any, other: Any) -> set[str]:
 
 
 def _effect_of_loader(job: Job, present: Job, measured: Measured) -> Effect | None:
+    """The effect of another loader; None if no measurement shows it."""
     name = name_of(job.loader)
     # The measured batches do not show how a loader without a store would read this dataset, or how
     # any loader would read another dataset.
@@ -169,6 +176,7 @@ def _effect_of_loader(job: Job, present: Job, measured: Measured) -> Effect | No
 
 
 def _effect_of_decoder(job: Job, present: Job, measured: Measured) -> Effect | None:
+    """The effect of another decoder; None if no measurement shows it."""
     decoder = getattr(job.dataset, "decoder", None)
     ratio = measured.decoders.get(name_of(decoder)) if decoder else None
     # The decoder was not timed, or the change is not one of the decoder alone.
@@ -186,6 +194,7 @@ def _is_same_but_decoder(job: Job, present: Job) -> bool:
 
 
 def _effect_of_transform(job: Job, present: Job, measured: Measured) -> Effect | None:
+    """The effect of a transform that moves from workers to the device; None for other changes."""
     transform: Any = present.transform
     moves = present.transform.where == "worker" and job.transform.where == "device"
     if measured.batch_transform_s is None or not moves:
@@ -202,19 +211,20 @@ def estimate_gain(prediction: Prediction, measured: Measured, ladder: Ladder) ->
     None if the two passes of single batches differ too much for a prediction.
     """
     difference = max(measured.own_threads.difference, measured.one_thread.difference)
-    # If the change keeps the miss, the passes need not agree: the model's times before and after
-    # the change come from the same batches.
+    # If the change keeps the miss, the passes need not agree, because the model's times before and
+    # after the change then come from the same batches.
     if difference > MOST_DIFFERENT and not prediction.keeps_miss:
         return None
-    # Two passes with a deviation of s each differ by about s * sqrt(2).
+    # Two passes that each have the standard deviation s differ by about s * sqrt(2).
     basis = 0.0 if prediction.keeps_miss else max(ladder.noise, difference) / math.sqrt(2)
     miss = math.log(prediction.present(measured) / ladder.epoch_s.value)
-    # The miss cancels if loader, workers and threads stay. After other changes it may stay or
-    # vanish: half of it is assumed to stay, and half (miss / 2 below) is a standard deviation.
+    # If loader, workers and threads stay, the miss stays, and all of it is subtracted. After other
+    # changes the miss may stay or vanish, so half of it is subtracted. In both cases half of it
+    # (miss / 2 below) also counts as a standard deviation.
     kept = 1.0 if prediction.keeps_miss else 0.5
     log_ratio = math.log(prediction.changed(measured) / ladder.epoch_s.value) - kept * miss
     floor = LEAST_MISS_OF_OTHERS if prediction.is_other_loader else LEAST_MISS
-    # A realised gain compares two means, each over this number of rounds.
+    # A realised gain compares two means, each over as many rounds as the ladder has.
     noise = ladder.noise * math.sqrt(2 / ladder.rounds)
     sources = [_spread(prediction, measured, ladder.noise), miss / 2, floor, noise, basis]
     reach = DEVIATIONS_TO_END * math.hypot(*sources)
@@ -223,10 +233,13 @@ def estimate_gain(prediction: Prediction, measured: Measured, ladder: Ladder) ->
 
 
 def _spread(prediction: Prediction, measured: Measured, noise: float) -> float:
-    """Standard deviation over bootstrap samples of log(time after the change / time before)."""
+    """Standard deviation over bootstrap samples of log(time after the change / time before).
+
+    noise: as in `resample`.
+    """
     logs = []
-    # The seeds are fixed: the same measurements give the same interval, and all changes of a job
-    # are judged by the same resamples.
+    # The seeds are fixed. So equal measurements give equal intervals, and all changes of a job are
+    # judged by the same bootstrap samples.
     for seed in range(RESAMPLES):
         generator = np.random.default_rng(seed)
         again = resample(measured, noise, generator)
@@ -235,8 +248,9 @@ def _spread(prediction: Prediction, measured: Measured, noise: float) -> float:
 
 
 def resample(measured: Measured, noise: float, generator: np.random.Generator) -> Measured:
-    """A bootstrap sample of the measurements: batches and rounds of hand-offs are drawn again.
+    """A bootstrap sample of the measurements.
 
+    Batches, and rounds of hand-offs, are drawn with replacement.
     noise: relative standard deviation of a pass of the ladder.
     """
     hand_off = {
@@ -254,9 +268,10 @@ def resample(measured: Measured, noise: float, generator: np.random.Generator) -
 def _resample_rounds(
     rounds: Sequence[HandOff], noise: float, generator: np.random.Generator
 ) -> list[HandOff]:
+    """As many rounds, drawn with replacement, each with random noise of this standard deviation."""
     places = generator.integers(len(rounds), size=len(rounds)).tolist()
-    # The times of few rounds may be almost equal by chance, so each gets the noise of a pass of the
-    # ladder.
+    # The times of few rounds may be almost equal by chance. So each time gets the noise of a pass
+    # of the ladder.
     factors = np.exp(noise * generator.standard_normal(len(rounds))).tolist()
     return [
         _scale_workers_pass(rounds[place], factor)
@@ -272,6 +287,7 @@ def _scale_workers_pass(hand_off: HandOff, factor: float) -> HandOff:
 
 
 def _resample_batches(times: BatchTimes, generator: np.random.Generator) -> BatchTimes:
+    """The times of as many batches, drawn with replacement."""
     places = generator.integers(len(times.load_s), size=len(times.load_s)).tolist()
 
     def pick(values: Sequence[float]) -> list[float]:

@@ -1,6 +1,7 @@
-"""Open the loader of a rung: the job's own loader, with substitutes for all parts above the rung.
+"""Open the loader of a rung of a job's ladder.
 
-The substitutes are ready batches, samples or files: they are in memory before the epoch begins.
+On each rung the job runs without the parts above the rung, see rungs.py. Ready batches, samples or
+files, which are in memory before the epoch begins, take the place of the missing parts.
 """
 
 from __future__ import annotations
@@ -35,19 +36,21 @@ from fastloop.trial.page_cache import ReopenableLoader, open_reopenable
 from fastloop.trial.window import Consumer
 
 MOST_READY = 8
-"""Maximum number of ready batches; an epoch repeats them instead of loading others."""
+"""Maximum number of ready batches. An epoch repeats the ready batches up to its own length."""
 READY_S = 1.0
-"""Seconds after which no further ready batch or sample is made: samples may be very slow."""
+"""Seconds after which no further ready batch or sample is made, because making one may be slow."""
 TIMED_SHARES = 3
-"""Number of copies to shared memory that are timed; the result is their median."""
+"""Number of times that `share_seconds` copies a batch; the result is the median time."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class SubstituteLoader:
-    """A loader that replaces the job's own, with epochs that `open_epochs` opens."""
+    """A loader in place of the job's own; `open_epochs` opens its epochs."""
 
     open_epochs: Callable[[], AbstractContextManager[Epochs]]
+    """Returns a context with the epochs."""
     store: ClassVar[None] = None
+    """None: the loader reads no store."""
 
     def open(self, prepared: PreparedData, plan: Plan) -> AbstractContextManager[Epochs]:  # noqa: ARG002
         """Open the epochs by `open_epochs`; both arguments are ignored."""
@@ -56,10 +59,11 @@ class SubstituteLoader:
 
 @dataclass(frozen=True)
 class ReadySamples:
-    """Samples in memory, repeated up to the length of the dataset."""
+    """A dataset of samples in memory, which are repeated up to the length of the job's dataset."""
 
     samples: Sequence[Tree]
     num_samples: int
+    """Length of the job's dataset."""
 
     def __len__(self) -> int:
         return self.num_samples
@@ -70,12 +74,13 @@ class ReadySamples:
 
 @dataclass
 class ReadyBatches:
-    """A dataset that returns whole batches from memory, one after another, so that no collate is
-    needed."""
+    """A dataset that returns whole batches from memory, in turn, and so needs no collate."""
 
     batches: Sequence[Tree]
     num_samples: int
+    """Length of the job's dataset."""
     turn: count = field(default_factory=count)
+    """Counts the batches that were returned."""
 
     def __len__(self) -> int:
         return self.num_samples
@@ -94,11 +99,17 @@ class ReadyBatches:
 
 @dataclass(frozen=True)
 class ReadyFiles:
-    """Images decoded from file contents in memory, repeated up to the length of the dataset."""
+    """A dataset of images that are decoded from file contents in memory.
+
+    The images are repeated up to the length of the job's dataset.
+    """
 
     images: LabelledImages
+    """The job's dataset."""
     indices: Sequence[int]
+    """The places in `images` of the files in memory."""
     data: Sequence[bytes]
+    """The content of each of these files."""
 
     def __len__(self) -> int:
         return len(self.images)
@@ -111,7 +122,10 @@ class ReadyFiles:
 
 
 def _hand_over(leaf: torch.Tensor, rows: int) -> torch.Tensor:
-    """The first rows of a batch's tensor; in a worker, copied to new shared memory."""
+    """Return the first `rows` rows of a batch's tensor; in a worker, a copy in new shared memory.
+
+    A tensor without dimensions has no rows, and is returned whole.
+    """
     leaf = leaf[:rows] if leaf.ndim else leaf
     # In a worker, default_collate writes its batch to shared memory. A ready batch has to be
     # written, too: otherwise the hand-off would seem cheaper than it is.
@@ -122,7 +136,7 @@ def share_seconds(batch: Tree) -> float:
     """Median seconds to write a batch to new shared memory, as a worker does to send it."""
     seconds = []
     for _ in range(TIMED_SHARES):
-        # A new copy each time, as share_memory_ leaves tensors alone that are shared already.
+        # A new copy is made each time, because share_memory_ leaves shared tensors as they are.
         copy = map_tensors(lambda leaf: leaf.cpu().clone(), batch)
         start_ns = now_ns()
         map_tensors(torch.Tensor.share_memory_, copy)
@@ -131,7 +145,11 @@ def share_seconds(batch: Tree) -> float:
 
 
 def take_batches(context: JobContext) -> list[Tree]:
-    """Ready batches of full size on the host, as the loader delivers them."""
+    """The first batches of an epoch, as the job's loader delivers them to the loop.
+
+    No further batch is taken once READY_S has passed. If there are several batches, the last one is
+    left out, because it may be short.
+    """
     with context.open_loader() as loader:
         start_ns = now_ns()
         batches = []
@@ -147,7 +165,10 @@ def take_batches(context: JobContext) -> list[Tree]:
 def open_rung(
     context: JobContext, rung: Part, host: list[Tree]
 ) -> Iterator[tuple[ReopenableLoader, Consumer]]:
-    """The loader of a rung, and the function that delivers its batches to the step."""
+    """Yield the loader of a rung, and the function that delivers its batches to the step.
+
+    host: the batches of `take_batches`, which the rungs without a collate repeat.
+    """
     job = context.job
     deliver = context.step_delivery()
     if rung is Part.STEP:
@@ -182,7 +203,10 @@ def _copy_only(context: JobContext, ready: Tree) -> Callable[[Tree], Tree]:
 def _substitute(
     context: JobContext, rung: Part, host: list[Tree]
 ) -> Callable[[], AbstractContextManager[Epochs]] | None:
-    """A function that opens the loader of the rung; None: the job's own loader as it is."""
+    """A function that opens the epochs of the rung, or None if the job's own loader runs as it is.
+
+    host: the batches of `take_batches`.
+    """
     job = context.job
     plan = context.plan
     prepared = context.prepared
@@ -190,7 +214,8 @@ def _substitute(
     # The last rung is the job itself.
     if rung is rungs[-1]:
         return None
-    # The loop copies, and transforms on the device: its loader only repeats host batches.
+    # In these rungs the loop copies batches to the device, or also transforms them there. So the
+    # loader only has to repeat the batches of the host.
     if rung is Part.COPY or (rung is Part.TRANSFORM and job.transform.where == "device"):
         return partial(_open_repeated, host, context)
     # In the other rungs DataLoader runs with the job's settings: for HAND_OFF over ready batches,
@@ -204,8 +229,8 @@ def _substitute(
         return partial(torch_epochs, _files_in_memory(context, samples), plan)
     indices = _some_indices(context)
     made = _make_samples(samples, indices)
-    # The COLLATE rung lacks the TRANSFORM part, but collates samples of the transformed size: the
-    # transform has been applied before.
+    # The COLLATE rung runs no transform, but has to collate samples of the transformed size. So the
+    # ready samples are transformed before the epoch.
     if rung is Part.COLLATE and plan.transform is not None:
         made = [plan.transform.transform_sample(sample) for sample in made]
     ready = ReadySamples(made, prepared.num_samples)
@@ -213,7 +238,7 @@ def _substitute(
 
 
 def _samples(context: JobContext) -> Any:
-    """Samples as the job's loader reads them."""
+    """The samples as the job's loader reads them: rows of its store, or samples of the dataset."""
     job = context.job
     prepared = context.prepared
     if job.loader.store is not None:
@@ -224,7 +249,7 @@ def _samples(context: JobContext) -> Any:
 
 
 def _some_indices(context: JobContext) -> list[int]:
-    """The indices of the first batches of an epoch."""
+    """The indices of the samples in the first MOST_READY batches of epoch 0, in their order."""
     plan = context.plan
     count = MOST_READY * context.plan.loading.batch_size
     indices = epoch_indices(plan.order, context.prepared.num_samples, plan.seed, 0)
@@ -232,7 +257,7 @@ def _some_indices(context: JobContext) -> list[int]:
 
 
 def _make_samples(samples: Any, indices: list[int]) -> list[Tree]:
-    """The samples of these indices, in order, until READY_S has passed."""
+    """Make the samples of these indices in order; the rest is left out once READY_S has passed."""
     start_ns = now_ns()
     made = []
     for index in indices:
@@ -243,7 +268,7 @@ def _make_samples(samples: Any, indices: list[int]) -> list[Tree]:
 
 
 def _files_in_memory(context: JobContext, samples: Any) -> Any:
-    """The samples: images are decoded from files in memory, other samples are made as usual."""
+    """ReadyFiles of the first samples if the job reads image files; else `samples` themselves."""
     if not (reads_images(context.job) and isinstance(samples, LabelledImages)):
         return samples
     indices = _some_indices(context)
@@ -253,6 +278,6 @@ def _files_in_memory(context: JobContext, samples: Any) -> Any:
 
 @contextmanager
 def _open_repeated(batches: list[Tree], context: JobContext) -> Iterator[Epochs]:
-    """Epochs of the job's length that repeat these batches."""
+    """Yield epochs that repeat these batches, up to the number of batches in the job's epochs."""
     count = num_batches(context.plan, context.prepared.num_samples)
     yield lambda _: (batches[place % len(batches)] for place in range(count))

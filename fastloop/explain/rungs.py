@@ -1,6 +1,7 @@
-"""List the rungs of a job's ladder: on each rung, the job runs without the parts above the rung.
+"""List the rungs of a job's ladder, and find the facts on which its rungs and its verdict depend.
 
-Also find the facts of a job on which its rungs and its verdict depend.
+A rung is the job without some of its parts. A rung has the name of its uppermost part; it runs this
+part and the parts of all rungs below it.
 """
 
 from __future__ import annotations
@@ -38,8 +39,8 @@ def rungs_of(job: Job, prepared: PreparedData) -> tuple[Part, ...]:
     if job.loader.store is not None:
         return (*rungs, Part.READ)
     rungs.append(Part.DECODE)
-    # The user's own Dataset reads and decodes in __getitem__, so the difference between a cold and
-    # a warm cache is the only measure of reading.
+    # For image files, the rung DECODE runs with files in memory. Another Dataset reads and decodes
+    # in __getitem__, so only the difference between a cold and a warm page cache measures reading.
     return (*rungs, Part.READ) if job.cache == "cold" or reads_images(job) else tuple(rungs)
 
 
@@ -55,41 +56,51 @@ def overlaps(job: Job) -> bool:
 
 
 def benchmark_name(job: Job) -> str:
-    """The name of the benchmark that is explained: the last with a model, or else the last."""
+    """The name of the job's benchmark that is explained.
+
+    It is the last benchmark that runs a model or, if none does, the last benchmark.
+    """
     with_model = [name for name, each in job.benchmark.items() if runs_model(each)]
     return (with_model or list(job.benchmark))[-1]
 
 
 def benchmark_of(job: Job) -> Benchmark:
-    """The benchmark that is explained."""
+    """The job's benchmark that is explained, see `benchmark_name`."""
     return job.benchmark[benchmark_name(job)]
 
 
 def _collates(job: Job) -> bool:
-    """True if the job's loader applies a collate of the job."""
+    """True if the job's loader honours the setting `collate`, so that collating is a part."""
     return bool({"collate", CANONICAL_COLLATE} & {*getattr(job.loader, "honours", ())})
 
 
 def _last_rung(job: Job) -> Part:
-    """The rung of all loading, for a loader that is not built on torch's DataLoader."""
+    """The rung of all loading, for a loader that is not built on torch's DataLoader.
+
+    The rung is UNATTRIBUTED if the loader may read files other than those of its data.
+    """
     if traits_of(LoaderTraits, job.loader).unknown_files:
         return Part.UNATTRIBUTED
     return Part.READ if job.loader.store is not None else Part.DECODE
 
 
 def starting_rungs(times: Mapping[Part, Any]) -> tuple[Part, Part]:
-    """The rung in which the loader starts, and the rung below it."""
+    """The rung that shows the start-up of the loader, and the rung below it.
+
+    times: the rungs of the job, lowest first, as keys; the values are not used.
+    """
     rungs = list(times)
-    # HAND_OFF runs the loader with ready batches: its start-up is the start of processes alone,
-    # without the start of a dataset that opens files.
+    # HAND_OFF runs the loader with ready batches. Its start-up is therefore the start of processes
+    # alone, without the start of a dataset that opens files.
     starting = Part.HAND_OFF if Part.HAND_OFF in times else rungs[-1]
     return starting, rungs[rungs.index(starting) - 1]
 
 
 def increase_by_rung(seconds: Mapping[Part, T]) -> dict[Part, T]:
-    """The time that each rung adds to the rung below it; the lowest rung has its own time.
+    """Rung -> the seconds that it adds to the rung below it; the lowest rung keeps its seconds.
 
-    seconds: the time of each rung, the lowest first; an array holds draws of the time.
+    seconds: the seconds of each rung, lowest first. A value is a number, or an array of random
+    draws of that number.
     """
     added = {rung: seconds[rung] - seconds[below] for below, rung in pairwise(seconds)}
     first = next(iter(seconds))

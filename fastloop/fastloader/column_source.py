@@ -1,7 +1,8 @@
-"""ColumnSource, the columns of a user's tree, from which the calling thread gathers batches.
+"""The class `ColumnSource`: the columns of a user's tree, from which batches are gathered.
 
-`column_source` makes it. Each column gathers its rows by the native core if possible, and by numpy
-and torch otherwise.
+`column_source` makes a ColumnSource of a tree. A column has the samples of one leaf, as rows. It
+gathers rows by the native core if possible, and by numpy and torch otherwise. The thread that calls
+a ColumnSource does the work. A column is slow if a row takes longer to make than to copy.
 """
 
 from __future__ import annotations
@@ -26,11 +27,12 @@ class RowsToFill:
 
     columns: Sequence[Column]
     indices: np.ndarray
+    """int64 (num_rows,)."""
     memories: Sequence[torch.Tensor | None]
-    """(num_rows, row_nbytes) uint8 of each column; None: `ColumnSource.allocate` has views of the
-    source's memory for it, which are not filled."""
+    """For each column (num_rows, row_nbytes) uint8, the memory to fill; None: the rows are a view
+    of the source's memory, and need not be filled."""
     tensors: Sequence[torch.Tensor]
-    """The rows with their dtype and shape."""
+    """For each column (num_rows, *shape), the same rows with the column's dtype and shape."""
 
     def fill_fast(self) -> None:
         """Fill all rows of the fast columns."""
@@ -38,7 +40,10 @@ class RowsToFill:
             column.fill(self.indices, memory)
 
     def fill_slow(self, part: slice = slice(None)) -> None:
-        """Fill a part of the rows of the slow columns."""
+        """Fill a part of the rows of the slow columns.
+
+        part: the places of these rows in `indices`; several threads can fill different parts.
+        """
         for column, memory in self._pairs(slow=True):
             column.fill(self.indices[part], memory[part])
 
@@ -59,9 +64,10 @@ class ColumnSource:
     is_pinned: bool = False
     """True if batches are made in pinned memory."""
     shows_views: bool = False
-    """True if batches are views of the source's memory if possible, which it is for consecutive
-    rows. A view is as safe as the source, to which only its owner writes."""
+    """True if batches may be views of the source's memory; the indices are then consecutive. A view
+    is as safe as the source, to which only its owner writes."""
     memory: BatchMemory = field(default_factory=BatchMemory)
+    """The memory for batches that are not views."""
 
     def __len__(self) -> int:
         """Return the number of samples."""
@@ -69,7 +75,7 @@ class ColumnSource:
 
     @property
     def is_slow(self) -> bool:
-        """True if a sample costs more than its copy."""
+        """True if a column is slow."""
         return any(map(_is_slow, self.columns))
 
     @property
@@ -78,13 +84,13 @@ class ColumnSource:
         return sum(column.spec.nbytes for column in self.columns)
 
     def batches(self, group: Sequence[np.ndarray]) -> list[Tree]:
-        """The batches of these indices."""
+        """The batches of a group. group: the int64 indices of each batch."""
         return self.split(self.gather(group), group)
 
     def gather(self, group: Sequence[np.ndarray]) -> Sequence[torch.Tensor]:
-        """Each column's rows of all these batches, in new memory."""
-        # Inference mode is off, as in a new thread: it must not matter whether the consumer or a
-        # thread makes a batch.
+        """For each column, the rows of all batches of a group in one tensor."""
+        # Inference mode is off, as in a new thread. So a batch does not depend on whether the
+        # consumer or another thread makes it.
         with torch.inference_mode(False):
             rows = self.allocate(group)
             rows.fill_fast()
@@ -92,14 +98,14 @@ class ColumnSource:
             return rows.tensors
 
     def allocate(self, group: Sequence[np.ndarray]) -> RowsToFill:
-        """Memory for each column's rows of all these batches."""
+        """Memory for the rows of all batches of a group; rows that are views have no memory."""
         indices = group[0] if len(group) == 1 else np.concatenate(group)
         memories, tensors = [], []
         for column in self.columns:
             if self.shows_views and isinstance(column, ArrayColumn) and column.memory is not None:
                 start = int(indices[0])
                 memories.append(None)
-                # .data makes it a tensor with a version counter of its own, see split().
+                # .data returns a tensor with a version counter of its own, see split().
                 tensors.append(column.memory[start : start + len(indices)].data)
                 continue
             rows = self.memory.empty_rows(len(indices), column.spec.nbytes, self.is_pinned)
@@ -108,12 +114,10 @@ class ColumnSource:
         return RowsToFill(self.columns, indices, memories, tensors)
 
     def split(self, rows: Sequence[torch.Tensor], group: Sequence[np.ndarray]) -> list[Tree]:
-        """The batches of these rows.
-
-        The views that split() makes share one version counter: writing to one batch would
-        invalidate the backward pass of another. These have no row in common, so unsafe_split is
-        right.
-        """
+        """The batches of a group. rows: for each column, the rows of all these batches."""
+        # The views that torch.split makes share one version counter, so writing to one batch would
+        # invalidate the backward pass of another. unsafe_split gives each view its own counter,
+        # which is right because batches have no row in common.
         sizes = [len(indices) for indices in group]
         parts = [leaf.unsafe_split_with_sizes(sizes) if sizes[1:] else [leaf] for leaf in rows]
         if self.unflatten is None:
@@ -122,12 +126,12 @@ class ColumnSource:
 
 
 def _is_slow(column: Column) -> bool:
-    """True if a sample costs more than its copy."""
+    """True if a row of the column takes longer to make than to copy."""
     return bool(getattr(column, "slow", False))
 
 
 def seed_columns(source: ColumnSource, seed: int) -> ColumnSource:
-    """The source with the columns of an epoch. Random columns draw with this seed."""
+    """The source for one epoch, in which random columns draw with this seed."""
     columns = [
         column.with_seed(seed) if isinstance(column, RandomColumn) else column
         for column in source.columns
@@ -147,7 +151,8 @@ def column_source(tree: Tree) -> ColumnSource:
     if len(lengths) != 1:
         actual = sorted(lengths) or "no tensors or arrays"
         raise ValueError(f"a source is a tree of tensors or arrays of one length, got {actual}")
-    # The most frequent structures need no function of Python for each batch, see stream_batches.c.
+    # For a flat tuple and for a single tensor, the native core then calls no function of Python for
+    # each batch, see stream_batches.c.
     if type(tree) is tuple and _are_leaves(tree, leaves):
         return ColumnSource(columns, tuple)
     if structure.is_leaf():
@@ -156,8 +161,7 @@ def column_source(tree: Tree) -> ColumnSource:
 
 
 def _check_byte_order(tree: Tree) -> None:
-    """Raise ValueError for an array of numbers in the other byte order, which torch does not
-    read."""
+    """Raise ValueError for an array in the other byte order, which torch can't read."""
     for path, leaf in pytree.tree_flatten_with_path(tree)[0]:
         if isinstance(leaf, np.ndarray) and not leaf.dtype.isnative:
             problem = f"dataset{pytree.keystr(path)} has the byte order of dtype {leaf.dtype.str!r}"
@@ -165,8 +169,9 @@ def _check_byte_order(tree: Tree) -> None:
 
 
 def _are_leaves(tree: tuple, leaves: list[Any]) -> bool:
-    """True for a flat tuple. The counts alone do not show it: ((a,), (b,)) has two items and two
-    leaves, too.
+    """True if these leaves of the tuple are its own items, so that the tuple is flat.
+
+    Equal numbers alone do not show this: ((a,), (b,)) also has two items and two leaves.
     """
     pairs = zip(tree, leaves, strict=False)
     return len(tree) == len(leaves) and all(item is leaf for item, leaf in pairs)
@@ -186,6 +191,7 @@ def _as_column(leaf: Any) -> Column:
 
 
 def _advise(leaf: Any) -> str:
+    """The end of the message about a leaf that is no column: advice, or an empty string."""
     if hasattr(leaf, "__getitem__") and hasattr(leaf, "__len__"):
         return ": pass one Dataset, or several by torch's ConcatDataset or StackDataset"
     if hasattr(leaf, "__iter__"):

@@ -1,8 +1,8 @@
 """DatasetWatch, which checks whether a dataset has been changed since a loader opened it.
 
 A program may change a dataset between two epochs, and DataLoader then delivers the changed samples.
-A Dataset that is read through its own `__getitem__` needs no watch. A dataset that is read natively
-was asked only once for its memory or its files.
+A Dataset that is read through its own `__getitem__` needs no watch. A loader that reads a dataset
+natively, by columns, has asked the dataset only once for its memory or its files.
 """
 
 from __future__ import annotations
@@ -32,26 +32,33 @@ class DatasetWatch:
 
     dataset: Any
     columns: Sequence[DatasetColumn]
+    """The columns of the dataset that can tell whether the dataset has changed."""
     facts: tuple[Any, ...]
-    """The facts of the dataset, see `_read_facts`."""
+    """The facts about the dataset, see `_read_facts`."""
     kept: Sequence[Any]
-    """Objects that are kept, so that no other one gets their address."""
+    """Objects with addresses among the facts. They are kept alive, so that no other object gets
+    such an address."""
 
     def __len__(self) -> int:
         """Return the number of samples that the dataset has now."""
         return len(self.dataset)
 
     def is_current(self) -> bool:
-        """True if the dataset is as it was. It costs microseconds, and for an image folder a
-        comparison of its lists."""
-        # The tensors are asked before the columns, as these may take longer.
+        """True if the dataset has not been changed.
+
+        The check takes microseconds; for an image folder it also compares lists of files.
+        """
+        # The facts are compared first, because the columns may take longer.
         is_same = _read_facts(self.dataset)[0] == self.facts
         return is_same and all(column.is_current() for column in self.columns)
 
 
 def watch_dataset(dataset: Any, opened: Any) -> DatasetWatch | None:
-    """The watch of a dataset that was opened as columns; None for other sources, which are asked
-    for each sample, or for trees, which belong to the loader."""
+    """The watch of a dataset that was opened as columns; None if there is nothing to watch.
+
+    A source of another kind asks the dataset for each sample. A tree of arrays has no facts to
+    compare. opened: the source that was made of the dataset.
+    """
     if not isinstance(opened, ColumnSource):
         return None
     columns = [column for column in opened.columns if isinstance(column, DatasetColumn)]
@@ -60,13 +67,16 @@ def watch_dataset(dataset: Any, opened: Any) -> DatasetWatch | None:
 
 
 def _read_facts(dataset: Any) -> tuple[tuple[Any, ...], list[Any]]:
-    """Facts that differ once a TensorDataset, or a Hugging Face dataset, has been changed; and the
-    objects that have the addresses among these facts."""
+    """Facts about a dataset, and the objects with addresses among these facts.
+
+    The facts differ once a TensorDataset, or a Hugging Face dataset, has been changed. Both results
+    are empty for other datasets.
+    """
     if type(dataset) is TensorDataset:
         tensors = [each for each in dataset.tensors if isinstance(each, torch.Tensor)]
         others = [type(each) for each in dataset.tensors if not isinstance(each, torch.Tensor)]
         facts = (*map(_describe_tensor, tensors), *others)
-        # detach() keeps the memory even if the program assigns to .data.
+        # A detached tensor keeps the memory alive even if the program assigns to .data.
         return facts, [tensor.detach() for tensor in tensors]
     if type(dataset).__module__.startswith("datasets.") and hasattr(dataset, "_indices"):
         table = dataset.data
@@ -75,12 +85,13 @@ def _read_facts(dataset: Any) -> tuple[tuple[Any, ...], list[Any]]:
 
 
 def _describe_tensor(tensor: torch.Tensor) -> tuple[Any, ...]:
-    """The place and the form of a tensor's values."""
+    """The form of a tensor, and the address of its values if they have one."""
     form = tensor.dtype, tensor.shape, tensor.layout, tensor.device, tensor.requires_grad
     if tensor.layout is not torch.strided or tensor.is_quantized or tensor.device.type == "meta":
         return form
     is_lazy = tensor.is_conj() or tensor.is_neg()
-    # Values that are not contiguous were copied: a change in place does not reach the copy.
+    # The loader has copied values that are not contiguous, and a change in place does not reach the
+    # copy. torch counts such changes in the tensor's version, which inference tensors lack.
     is_copied = (is_lazy or not tensor.is_contiguous()) and not tensor.is_inference()
     version = tensor._version if is_copied else None
     return form, tensor.data_ptr(), tensor.stride(), tensor.is_conj(), tensor.is_neg(), version

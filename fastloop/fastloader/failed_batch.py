@@ -1,9 +1,9 @@
 """FailedBatch, an error in place of a batch: the batches after the error are still delivered.
 
-DataLoader does so: next() raises the error of a sample, and the following next() has the following
-batch. A program that passes over broken samples relies on it. If a user's code raises
-StopIteration, another error takes its place, because a StopIteration would end the epoch as if all
-batches had been delivered.
+DataLoader delivers batches in the same way: next() raises the error of a sample, and the following
+next() returns the following batch. A program that passes over broken samples relies on that. A
+StopIteration of the user's code is replaced by a RuntimeError, because the StopIteration would end
+the epoch as if all batches had been delivered.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 NO_BATCH: Any = object()
-"""The value of next(batches, NO_BATCH) at the end of an epoch."""
+"""The value that next(batches, NO_BATCH) returns at the end of an epoch."""
 MOST_NAMED = 8
 """Maximum number of samples that the text of an error names."""
 
@@ -23,12 +23,13 @@ class FailedBatch:
     """An error that the user's code has raised while a batch was made."""
 
     error: Exception
+    """The error to raise in place of the batch."""
 
 
 def try_batch(make: Callable[..., Any], *arguments: Any) -> Any:
-    """make(*arguments), or its error in a FailedBatch.
+    """The result of make(*arguments), or a FailedBatch with the error that the call has raised.
 
-    An exception that ends the program, such as KeyboardInterrupt, is raised.
+    An exception that ends the program, such as KeyboardInterrupt, is not caught.
     """
     try:
         return make(*arguments)
@@ -42,7 +43,7 @@ def try_batch(make: Callable[..., Any], *arguments: Any) -> Any:
 
 
 def describe_samples(indices: Sequence[int]) -> str:
-    """The samples' numbers, the first few of many."""
+    """Text with the numbers of the samples; only the first MOST_NAMED of many are named."""
     if len(indices) == 1:
         return f"sample {indices[0]}"
     shown = ", ".join(map(str, indices[:MOST_NAMED]))
@@ -50,21 +51,25 @@ def describe_samples(indices: Sequence[int]) -> str:
 
 
 def refuse_stop(part: str, indices: Sequence[int]) -> RuntimeError:
-    """The error that replaces a StopIteration, which this part of a loader has raised for these
-    samples."""
+    """The error that replaces a StopIteration of the user's code.
+
+    part: the part of the loader that raised the StopIteration, such as "the collate_fn". indices:
+    the numbers of the samples.
+    """
     advice = "next(iterator, None) doesn't raise it"
     return RuntimeError(f"{part} of {describe_samples(indices)} raised StopIteration; {advice}")
 
 
 @dataclass(frozen=True)
 class Unstoppable:
-    """A function of a user, such as a collate_fn, in which a StopIteration is an error.
+    """A function of the user, such as a collate_fn, that raises RuntimeError, never StopIteration.
 
-    DataLoader's processes would take it for the end of the iterable that they read.
+    A worker of DataLoader would take a StopIteration for the end of the iterable that it reads.
     """
 
     function: Callable[[Any], Any]
     name: str
+    """Name of the function in the error's text, such as "the collate_fn"."""
 
     def __call__(self, argument: Any) -> Any:
         """The function's result; raises RuntimeError in place of StopIteration."""

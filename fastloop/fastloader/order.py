@@ -1,6 +1,8 @@
-"""LoaderOrder, the order in which an epoch reads its samples, and how these form batches.
+"""LoaderOrder, the order in which an epoch reads its samples and forms batches of them.
 
-An iterable has a StreamOrder instead, because its samples have no indices.
+An iterable has a StreamOrder instead, because its samples have no indices. A piece is an array of
+consecutive indices of an order, and an order is computed piece by piece. A rank is one of the
+`world_size` processes that share the samples.
 """
 
 from __future__ import annotations
@@ -52,22 +54,22 @@ from fastloop.fastloader.torch_draws import (
 SEQUENTIAL_PIECE = 1 << 20
 """Approximate number of indices of a piece in sequential order."""
 MAX_RANDPERM = 1 << 20
-"""Maximum number of samples for which torch.randperm's order is stored. If there are more, indices
-are computed on demand, see feistel.py."""
+"""Maximum number of samples for which torch.randperm's order is stored. The order of more samples
+is computed on demand, see feistel.py."""
 FED_ROWS = 4096
-"""Maximum number of rows of a batch sampler's batches that are handed to the native core at once,
-unless one batch has more."""
+"""Maximum number of rows that are handed to the native core at once if a batch sampler gives the
+batches; a larger batch is handed over as a whole."""
 
 
 def randperm_pieces(num_samples: int, seed: int) -> Iterable[np.ndarray]:
-    """Yield pieces of torch.randperm's order for this seed."""
+    """The pieces of the order that torch.randperm draws from this seed."""
     if has_core():
         return read_pieces(SeededOrder(num_samples, seed))
     return [draw_permutation(num_samples, torch.Generator("cpu").manual_seed(seed)).numpy()]
 
 
 class OrderKind(Enum):
-    """The way in which the indices of an epoch come about."""
+    """The source of the indices of an epoch."""
 
     BATCH_SAMPLER = auto()
     """The user's batch sampler gives the indices of each batch."""
@@ -76,8 +78,9 @@ class OrderKind(Enum):
     ARRAY = auto()
     """The user's indices exist already, or a PiecewiseSampler computes many at once."""
     SEQUENTIAL = auto()
+    """The samples are read in the order of the source."""
     BLOCKS = auto()
-    """Blocks of samples are shuffled, and the samples inside of each."""
+    """Blocks of samples are shuffled, and then the samples of blocks that follow each other."""
     SEEDED = auto()
     """The permutation that torch.randperm draws from a seed."""
     DRAWN = auto()
@@ -88,20 +91,28 @@ class OrderKind(Enum):
 
 @dataclass(frozen=True, kw_only=True)
 class LoaderOrder:
-    """FastLoader's settings that determine order and batches, as in DataLoader and
-    DistributedSampler.
+    """FastLoader's settings that determine order and batches.
 
-    Raises ValueError for ranks that are invalid, or that exclude the sampler.
+    The settings have the names and meanings of DataLoader's and DistributedSampler's arguments.
+    Raises ValueError for several ranks with a DistributedSampler or a batch sampler, which have to
+    divide the samples themselves.
     """
 
     num_samples: int
     batch_size: int | None
+    """Number of samples of a batch; None: samples are delivered one by one."""
     shuffle: bool | Blocks
+    """True: a random permutation; Blocks: a shuffle by blocks of neighbouring samples."""
     sampler: Iterable[int] | torch.Tensor | PiecewiseSampler | None
+    """The user's indices; None: `shuffle` or `batch_sampler` decides the order."""
     batch_sampler: Iterable[Sequence[int]] | None
+    """The user's batches of indices; None: batches are cut from the order."""
     drop_last: bool
+    """True if a short last batch is left out."""
     generator: torch.Generator | None
+    """The generator from which a shuffled order is drawn; None: a seed decides the order."""
     seed: int | None
+    """The seed that the user gave; None: no seed was given."""
     rank: int
     world_size: int
 
@@ -114,7 +125,7 @@ class LoaderOrder:
 
     @property
     def user_sampler(self) -> Any:
-        """The sampler of indices or of batches, if any."""
+        """The user's sampler of indices or of batches; None if there is none."""
         return self.sampler if self.batch_sampler is None else self.batch_sampler
 
     @cached_property
@@ -145,13 +156,15 @@ class LoaderOrder:
 
     @property
     def follows_dataloader(self) -> bool:
-        """True if the epochs draw the same numbers as DataLoader's: with neither a seed nor several
-        ranks."""
+        """True if the epochs draw the same random numbers as the epochs of a DataLoader.
+
+        That is so without a seed and with a single rank.
+        """
         return self.seed is None and self.world_size == 1
 
     @property
     def draws(self) -> OrderDraws:
-        """The draws of an epoch's order, and their moments."""
+        """The random numbers that an epoch's order draws, and the moments at which it does."""
         at_start = self.is_lazy or (bool(self.shuffle) and self.world_size == 1)
         if not self.follows_dataloader:
             return OrderDraws(at_start=at_start)
@@ -163,10 +176,10 @@ class LoaderOrder:
         )
 
     def _find_leftover(self) -> Leftover | None:
-        """The unused permutation that a RandomSampler draws at its end, see torch_draws.py.
+        """The leftover: a permutation that a RandomSampler draws at its end, and does not use.
 
         The RandomSampler is the user's, or the one that DataLoader would make for this order. None
-        if it draws no such permutation.
+        if it draws no such permutation. See torch_draws.py.
         """
         generator = self.generator if self.kind is OrderKind.DRAWN else None
         if has_leftover(self.sampler):
@@ -187,18 +200,19 @@ class LoaderOrder:
         return count // size if self.drop_last else -(-count // size)
 
     def rank_share(self, num_samples: int) -> int:
-        """The number of samples that each rank delivers, out of this many."""
+        """The number of samples that each rank delivers, rounded up, if all ranks share
+        `num_samples`."""
         return -(-num_samples // self.world_size)
 
     def native(self, seed: int, delivered: int) -> tuple[NativeOrder, int]:
-        """The order as the native core takes it, and the first index that is to be delivered.
+        """The order in the form that the native core takes, and the place at which it begins.
 
-        seed: seeds a shuffled order without a generator. delivered: batches of the epoch that have
-        been delivered. Generators have been read when this returns; samplers are read as the pieces
-        are asked for.
+        seed: seeds a shuffled order without a generator. delivered: number of the epoch's batches
+        that have been delivered already. Generators are read before this method returns, but
+        samplers are read as the pieces are asked for.
         """
         if self.kind is OrderKind.BATCH_SAMPLER:
-            # The batches of a batch sampler may differ in size: sizes are fed with the indices.
+            # The batches of a batch sampler may differ in size, so their sizes are fed as well.
             groups = group_batches(self.batches(seed, delivered), FED_ROWS)
             return ((np.concatenate(g), np.array([*map(len, g)])) for g in groups), 0
         # After a short last batch, the product lies beyond the end.
@@ -210,16 +224,16 @@ class LoaderOrder:
                 return SeededOrder(self.num_samples, seed, self.rank, self.world_size), start
             case OrderKind.SEQUENTIAL:
                 return SourceOrder(self.num_samples, self.rank, self.world_size), start
-            # The core computes none of the other orders: it is fed with their indices.
+            # The core computes no other order, and gets the indices of the others.
             case _:
                 return ((piece, None) for piece in self._remaining_pieces(seed, delivered)), 0
 
     def pieces(self, seed: int) -> Iterator[np.ndarray]:
-        """Iterate over pieces of this rank's indices: every world_size-th, from the rank on.
+        """Iterate over pieces of this rank's indices: every world_size-th index, from the rank on.
 
-        With shuffle=Blocks a rank has whole blocks instead. Generators have been read when this
-        returns, samplers are read as pieces are asked for. Iteration raises IndexError for an index
-        out of bounds.
+        With shuffle=Blocks a rank has whole blocks instead. Generators are read before this method
+        returns, but samplers are read as the pieces are asked for. Iteration raises IndexError for
+        an index out of bounds.
         """
         with one_torch_thread():
             match self.kind:
@@ -236,7 +250,7 @@ class LoaderOrder:
                     pieces = [draw_permutation(self.num_samples, self.generator).numpy()]
                 case _:
                     pieces = self._sampler_pieces(self.sampler)
-        # The other orders deal their indices out to the ranks themselves.
+        # The two orders that have returned above divide their indices among the ranks themselves.
         return shard(iterate_single_threaded(pieces), self.rank, self.world_size)
 
     def batches(self, seed: int, delivered: int = 0) -> Iterator[np.ndarray]:
@@ -252,42 +266,46 @@ class LoaderOrder:
         return cut_batches(pieces, self.batch_size or 1, self.drop_last)
 
     def _remaining_pieces(self, seed: int, delivered: int) -> Iterator[np.ndarray]:
+        """The pieces without the indices of the first `delivered` batches."""
         return skip_indices(self.pieces(seed), delivered * (self.batch_size or 1))
 
     def _block_pieces(self, seed: int) -> Iterable[np.ndarray]:
+        """The pieces of a BLOCKS order."""
         assert isinstance(self.shuffle, Blocks)
         generator = self._epoch_generator(seed)
         size = self.batch_size or 1
-        # Blocks are dealt out whole: every world_size-th row would spread each rank over all
-        # blocks.
+        # Each rank gets whole blocks. If it got every world_size-th row, it would read all blocks.
         return self.shuffle.pieces(self.num_samples, generator, self.rank, self.world_size, size)
 
     def _sampler_pieces(self, sampler: Any) -> Iterable[np.ndarray]:
+        """The pieces of a SAMPLER or ARRAY order, for all ranks together."""
         if isinstance(sampler, PiecewiseSampler):
             return (check_indices(piece, self.num_samples) for piece in sampler.pieces())
         size = (self.batch_size or 1) * self.world_size
         if self.draws.leftover:
-            # Asking for more than all samples would draw the leftover, which is drawn at its own
-            # moment instead.
+            # If the sampler were asked for more than all samples, it would draw the leftover, which
+            # is drawn at its own moment instead.
             sampler = islice(sampler, self.num_samples)
         return sampler_pieces(sampler, self.num_samples, size)
 
     def _draw_tables(self, seed: int) -> FeistelPermutation:
         """The permutation of a COMPUTED order."""
-        # Its tables are drawn at once: the user may use the generator during the epoch.
+        # The tables of random numbers are drawn at once, because the user may use the generator
+        # during the epoch.
         return random_permutation(self.num_samples, self._epoch_generator(seed))
 
     def _epoch_generator(self, seed: int) -> torch.Generator:
         """A private generator, from which an order can be drawn as the epoch proceeds."""
-        # Only one number is drawn from the caller's generator, which the caller may use while the
-        # epoch runs.
+        # The user may use the given generator while the epoch runs, so only one number is drawn
+        # from it.
         if self.generator is not None:
             seed = draw_seed(self.generator)
         return torch.Generator("cpu").manual_seed(seed)
 
     def _sequential_pieces(self) -> Iterator[np.ndarray]:
+        """Yield the pieces of a SEQUENTIAL order, for all ranks together."""
         size = self.batch_size or 1
-        # A piece has whole batches, so that no remainder of it is copied into the next one.
+        # A piece consists of whole batches, so that no rest is copied into the next piece.
         step = size * max(1, SEQUENTIAL_PIECE // size)
         for start in range(0, self.num_samples, step):
             yield np.arange(start, min(start + step, self.num_samples))
@@ -295,7 +313,10 @@ class LoaderOrder:
 
 @dataclass(frozen=True, kw_only=True)
 class StreamOrder:
-    """The order of an iterable's epochs. Its samples come as the iterable yields them."""
+    """The order of an iterable's epochs, in which samples come as the iterable yields them.
+
+    Its attributes have the meanings of LoaderOrder's.
+    """
 
     num_samples: int | None
     """The number of samples; None if it is unknown."""
@@ -308,14 +329,14 @@ class StreamOrder:
     draws = OrderDraws()
 
     def __len__(self) -> int:
-        """Return the number of batches of an epoch; TypeError if it is unknown."""
+        """Return the number of batches of an epoch; raises TypeError if it is unknown."""
         if self.num_samples is None:
             raise TypeError("this FastLoader has no len(): its IterableDataset has none")
         size = self.batch_size or 1
         return self.num_samples // size if self.drop_last else -(-self.num_samples // size)
 
     def batches(self, seed: int) -> Iterator[np.ndarray]:  # noqa: ARG002
-        """Raise TypeError: an iterable has no indices."""
+        """Raise TypeError, because an iterable has no indices."""
         raise TypeError("the samples of an IterableDataset have no indices")
 
 
@@ -324,11 +345,12 @@ EpochOrder = LoaderOrder | StreamOrder
 
 
 def order_of_indices(settings: LoaderSettings, num_samples: int) -> LoaderOrder:
-    """The order of a source with samples by index; its rank may be the process group's.
+    """The order of a source with samples by index.
 
-    Raises ValueError for ranks that are invalid, or that exclude the sampler.
+    If the settings have no rank, the rank and the world_size of the process group are used. Raises
+    ValueError for ranks that are invalid, or that exclude the sampler.
     """
-    # Each list of a BatchSampler that is given as the sampler is one item for the source, as in
+    # If a BatchSampler is given as the sampler, each of its lists is one item for the source, as in
     # DataLoader.
     by_lists = settings.asks_for_lists
     batch_sampler: Any = settings.sampler if by_lists else settings.batch_sampler
@@ -352,10 +374,10 @@ def order_of_stream(
 ) -> StreamOrder:
     """The order of an iterable.
 
-    is_sharded: the iterable itself reads only this rank's share. Raises ValueError for settings
-    that an iterable can't have, among them a world_size above 1. If no world_size is given, a group
-    of several processes raises ValueError, too, unless the iterable is sharded, because each
-    process would read all samples.
+    num_samples: None if the number is unknown. is_sharded: True if the iterable itself reads only
+    this rank's share. Raises ValueError for settings that an iterable can't have, among them a
+    world_size above 1. Without a world_size, a group of several processes raises ValueError, too,
+    because each process would read all samples. A sharded iterable is allowed there.
     """
     given = {
         "shuffle": settings.shuffle or None,

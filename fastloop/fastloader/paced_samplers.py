@@ -28,9 +28,10 @@ def is_read_directly(order: LoaderOrder) -> bool:
 
 
 def without_sampler(order: LoaderOrder, opened: Iterator[Any]) -> LoaderOrder | None:
-    """The order with the sampler's indices, if they exist already; else None.
+    """The order with the sampler replaced by the list of its indices.
 
-    opened: the iterator of the sampler.
+    opened: the iterator of the sampler. The result is None unless it iterates over a list, a tuple
+    or a range, which have their indices already, or if it is the user's own sampler.
     """
     # The user may pass an iterator as the sampler. It must not be read to its end here, because the
     # next epoch gets the indices that this one leaves.

@@ -34,10 +34,10 @@ class ProcessBatches:
         """Prepare an epoch; the processes get their first work when `groups` is iterated over.
 
         pool: the running processes. draws: the random draws of the epoch's samples. groups: the
-        indices of the epoch's batches, in groups. ahead: number of groups that the processes get
-        before the loop needs these groups. in_order: True: `take` returns batches in the order of
-        the epoch; False: in the order in which batches get ready. keep_pool: called with the pool
-        after an epoch of which all batches were taken; after any other epoch, the pool is closed.
+        indices of the epoch's batches, in groups that are made together. ahead: number of groups
+        that the processes get before the loop needs these groups. in_order: True: `take` returns
+        batches in the order of the epoch; False: in the order in which the batches get ready.
+        keep_pool: called by `end` with the pool, to keep it for the next epoch.
         """
         self._pool = pool
         self._draws = draws
@@ -46,16 +46,17 @@ class ProcessBatches:
         self._in_order = in_order
         self._keep_pool = keep_pool
         self._asked = self._received = 0
+        """Numbers of batches that were asked of the processes, and received from them."""
         self._indices: list[deque[np.ndarray]] = [deque() for _ in pool.readers]
-        """For each process, the indices of the batches that it has yet to make."""
+        """For each process, the indices of each batch that was asked of it, but not received."""
         self._is_whole = False
+        """True once the processes were asked for all batches of the epoch."""
 
     def groups(self) -> Groups:
-        """Yield each group after the processes have been asked for its batches and for the batches
-        of the next `ahead` groups.
+        """Yield each group once the processes are asked for it and for the next `ahead` groups.
 
-        The loop's thread iterates over the groups, and so draws the indices. An error of the
-        sampler is raised after the groups that were drawn before the error.
+        The loop's thread iterates over the groups, so the sampler draws the indices in that thread.
+        An error of the sampler is raised after the groups that were drawn before the error.
         """
         asked: deque[list[np.ndarray]] = deque()
         try:
@@ -67,14 +68,16 @@ class ProcessBatches:
         except Exception:
             yield from asked
             raise
-        # An epoch that is left early does not get here: batches that nobody wants are being made.
+        # If the loop leaves an epoch early, this line is not reached. The pool is then not kept,
+        # because its processes are still making batches that nobody takes.
         self._is_whole = True
         yield from asked
 
     def _ask(self, group: Sequence[np.ndarray]) -> None:
+        """Ask the processes for the batches of a group."""
         for indices in group:
             number = self._asked % len(self._pool.readers)
-            # A process that takes long for a batch gets no further ones meanwhile.
+            # If any order will do, a process that is busy with a long batch gets no further ones.
             if not self._in_order:
                 number = self._pool.least_busy()
             self._indices[number].append(indices)
@@ -82,13 +85,18 @@ class ProcessBatches:
             self._asked += 1
 
     def take(self, count: int) -> tuple[list[Tree | FailedBatch], list[np.ndarray]]:
-        """The next batches and their indices; raises RuntimeError if a process has ended."""
+        """The next `count` batches, and the indices of each.
+
+        A FailedBatch takes the place of a batch that could not be made. Raises RuntimeError if a
+        process has ended, or if no batch comes within the pool's timeout.
+        """
         taken = [self._receive() for _ in range(count)]
         return [batch for batch, _ in taken], [indices for _, indices in taken]
 
     def _receive(self) -> tuple[Tree | FailedBatch, np.ndarray]:
-        # Batch n is asked of process n modulo the number of processes, and received from the same
-        # process: this keeps the order.
+        """The next batch and its indices."""
+        # The processes are asked for batches in turn. Batches that are received in the same turn
+        # come in the order of the epoch.
         number = self._received % len(self._pool.readers)
         if not self._in_order:
             number = self._pool.wait_for_any()
@@ -97,7 +105,7 @@ class ProcessBatches:
         return batch, self._indices[number].popleft()
 
     def end(self) -> None:
-        """Call keep_pool if all batches of the epoch were taken; close the pool otherwise."""
+        """Call `keep_pool` if all batches of the epoch were taken; otherwise close the pool."""
         if self._is_whole and self._received == self._asked:
             self._keep_pool(self._pool)
         else:

@@ -29,8 +29,9 @@ def group_size() -> int:
 def resolve_rank(rank: int | None, world_size: int | None, sampler: Any) -> tuple[int, int]:
     """Choose (rank, world_size): the given numbers, or else the numbers of the process group.
 
-    (0, 1), which stands for the whole order, without a process group, and if the sampler is or
-    contains a DistributedSampler, which divides the indices among the ranks itself.
+    Without given numbers, the result is (0, 1), which stands for the whole order, in two cases:
+    there is no group of several processes, or the sampler is or contains a DistributedSampler,
+    which divides the indices among the ranks itself.
 
     rank, world_size: both are numbers, or both are None; LoaderSettings refuses a rank without
     world_size. sampler: the user's sampler of indices or batches; None: there is none. Raises

@@ -1,4 +1,7 @@
-"""ReaderTurns, by which the loop and threads take turns at making the batches of a Dataset."""
+"""ReaderTurns, by which the loop's thread and other threads take turns at making batches.
+
+LoopOrThreads compares the times of both ways, and decides which way has the next turn.
+"""
 
 from __future__ import annotations
 
@@ -26,26 +29,27 @@ TRIES_AGAIN = "FastLoader read a batch again and goes on, as its thread failed: 
 
 @dataclass(frozen=True, kw_only=True)
 class ReaderTurns:
-    """The ways in which the loop and threads make an epoch's groups, and the choice between them.
+    """The two ways of making the groups of an epoch, by the loop or by threads, and the choice.
 
-    The batches are the same in both ways.
+    A group is several batches of a Dataset that are made together, in stages. The batches are the
+    same in both ways.
     """
 
     choice: LoopOrThreads
     tuning: Tuning
     draws: GlobalDraws
-    """The generators that the samples draw from: threads get no turn if they would have to share
-    them. A later sample may be the first one that shows it."""
+    """The random generators that the samples draw from. Threads get no turn if they would have to
+    share a generator. This may become known only while samples are read."""
     make_in_loop: Stage
-    """Does all stages of a group in the loop's thread."""
+    """A group -> the group after all stages, which the loop's thread does."""
     map_by_threads: Callable[[int, Iterator[StagedGroup]], Results]
     """(number of threads, groups) -> the groups after all stages, which these threads do."""
     repeats_failed: bool
-    """True: if a thread fails to read a batch, the loop's thread reads it again, because some
-    samples can be read in the loop's thread only."""
+    """True: if a thread fails to read a batch, the loop's thread reads the batch again, because
+    some samples can be read in the loop's thread only."""
 
     def map(self, groups: Iterator[StagedGroup]) -> Results:
-        """Groups that the loop's thread makes, or threads if they save time; they take turns."""
+        """Yield the groups after all stages; the loop's thread and other threads take turns."""
         choice = self.choice
         is_left = True
         choice.begin_epoch()
@@ -55,13 +59,16 @@ class ReaderTurns:
             is_left = yield from way(groups)
 
     def _turn_of_loop(self, groups: Iterator[StagedGroup]) -> Generator[StagedGroup, None, bool]:
-        """Groups that the loop's thread makes; returns True if some are left to threads."""
+        """Yield groups that the loop's thread makes, until threads get a turn.
+
+        Returns True if groups are left for the threads.
+        """
         choice = self.choice
         is_long = True
         asked_ns = now_ns()
         for group in groups:
-            # The clocks are read only if the batch before was long: reading them takes several
-            # microseconds, as long as reading some batches.
+            # Reading the clocks takes several microseconds, as long as reading some batches. So the
+            # clocks are read only if the group before took long.
             begun = read_clocks() if is_long else None
             begin_ns = now_ns()
             staged = self.make_in_loop(group)
@@ -71,38 +78,44 @@ class ReaderTurns:
             step_begin_cpu_ns = 0
             if begun is not None and is_long:
                 read = measure_reading(begun, delivered_ns - begin_ns, sum(map(len, group.group)))
-                # Counting takes longer than reading if batches are of many small parts.
+                # The bytes are counted only if samples wait, because counting may take longer than
+                # reading if batches have many small parts.
                 if read.waits:
                     read = replace(read, nbytes=count_nbytes(staged.made))
                 delivered_ns = now_ns()
                 step_begin_cpu_ns = process_cpu_ns()
             yield staged
-            # Otherwise this frame would hold the batches while it makes the next ones.
+            # Without `del`, this frame would hold the batches while it makes the next ones.
             del staged, group
             begin_ns = asked_ns
             asked_ns = now_ns()
             if is_long or choice.batches_left:
-                # The time includes the drawing of the indices, as the threads' times do.
+                # This is the time from one request to the next. It includes the drawing of the
+                # indices, as the times of threads do.
                 choice.note_time(asked_ns - begin_ns)
             if read is not None:
                 step_cpu_ns = process_cpu_ns() - step_begin_cpu_ns
                 step = {"step_ns": asked_ns - delivered_ns, "step_cpu_ns": step_cpu_ns}
                 choice.decide_on_threads(replace(read, **step), self.tuning)
             elif not is_long:
-                # The hand-over of such a batch by a thread would take longer than reading it.
+                # Threads save nothing here: to hand over such a batch takes longer than to read it.
                 choice.num_saving = 0
             if choice.num_threads and not self.draws.shared:
                 return True
         return False
 
     def _turn_of_threads(self, groups: Iterator[StagedGroup]) -> Generator[StagedGroup, None, bool]:
-        """Groups that threads make; returns True if some are left to the loop."""
+        """Yield groups that threads make, until the loop gets a turn.
+
+        Returns True if groups are left for the loop.
+        """
         choice = self.choice
         is_left = has_failed = False
 
         def draw() -> Iterator[StagedGroup]:
-            # The threads get no more groups once their turn has ended, as another pass over the
-            # same loader may have ended it.
+            """Yield the groups of this turn."""
+            # `num_threads` is 0 once the turn has ended. Another pass over the same loader shares
+            # `choice`, and may end the turn, too.
             nonlocal is_left
             while choice.num_threads and not has_failed:
                 if (group := next(groups, None)) is None:
@@ -119,26 +132,28 @@ class ReaderTurns:
                     yield from self._repeat_failed(staged, results)
                     break
                 yield staged
-                # Otherwise this frame would hold the batches while it waits for the next ones.
+                # Without `del`, this frame would hold the batches while it waits for the next ones.
                 del staged
                 end_ns = now_ns()
-                # The batches that are ready at the end of a turn come faster than they are made.
+                # Once no group is drawn any more, the last batches of the turn are ready already.
+                # Their times would be too short, and are not noted.
                 if choice.num_threads and not is_left:
                     choice.note_time(end_ns - begin_ns)
                 begin_ns = end_ns
         return is_left
 
     def _repeat_failed(self, first: StagedGroup, results: Results) -> Results:
-        """Yield the rest of a turn of the threads, from the first group that a thread failed to
-        make.
+        """Yield the rest of a turn of the threads, after a thread has failed to make a group.
 
-        The loop's thread makes each failed group again. If threads fail repeatedly, it makes all
-        later groups too, see LoopOrThreads.note_failure.
+        first: the failed group. results: the later groups of the turn. The loop's thread makes each
+        failed group again. If threads fail repeatedly, the loop's thread makes all groups after the
+        turn, see LoopOrThreads.note_failure.
         """
         choice = self.choice
         left = deque([first])
         del first
-        # The thread ends before the loop reads: it is not known that two may do so at once.
+        # The threads finish all groups before the loop reads, because the samples may not allow two
+        # threads to read at once.
         ended = try_batch(left.extend, results)
         while left:
             staged = left.popleft()
@@ -150,12 +165,13 @@ class ReaderTurns:
                     choice.note_failure()
                     LOG.info(STAYS_IN_LOOP if choice.needs_loop else TRIES_AGAIN, failed.error)
             yield staged
-            # Otherwise this frame would hold the batches while it makes the next ones.
+            # Without `del`, this frame would hold the batches while it makes the next ones.
             del staged, failed
-        # A sampler's error comes after the batches that were drawn before.
+        # An error of the sampler is raised after the batches that were drawn before the error.
         if ended is not None:
             raise ended.error
 
 
 def _is_failed(batch: Any) -> bool:
+    """True if an error has taken the place of the batch."""
     return isinstance(batch, FailedBatch)

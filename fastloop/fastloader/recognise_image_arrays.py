@@ -1,12 +1,14 @@
 """Recognise datasets of torchvision that hold their images in memory, such as MNIST, and read them
 as arrays.
 
-`recognise_arrays` returns a column of images and one of labels, or None if these would not deliver
-the same batches as the dataset's samples. torchvision makes each sample from an image of Pillow. If
-the transform changes each value of a pixel by itself, a table of its 256 results gives the same
-numbers for a whole batch. Before such a transform there may be a random crop of the padded image
-and a random flip. Before these, the image's size or colours may be changed, which Pillow does here
-as well. torchvision is never imported here: a program that uses its datasets has imported it.
+`recognise_arrays` returns a column of images and a column of labels; a column makes one leaf of
+each batch. The result is None if the columns would not deliver the same batches as the dataset.
+
+torchvision makes each sample from an image of Pillow. Here a transform that changes each value of a
+pixel by itself becomes a table of its 256 results, which converts a whole batch. A random crop of
+the padded images and a random flip are done on the bytes before that. Pillow changes the size or
+the colours of the images, before crop and flip, as it does in torchvision. torchvision is never
+imported here: a program that uses its datasets has imported it.
 """
 
 from __future__ import annotations
@@ -43,20 +45,24 @@ POINTWISE = frozenset(
     {"ToTensor", "PILToTensor", "ToImage", "ConvertImageDtype", "ToDtype", "Normalize"}
     | {"ToPureTensor"}
 )
-"""Transforms of torchvision that change each value of a pixel by itself, and draw nothing."""
+"""Names of torchvision's transforms that change each value of a pixel by itself, and draw no random
+numbers."""
 RESHAPING = frozenset({"Resize", "CenterCrop", "Pad", "Grayscale"})
-"""Transforms of torchvision that change the size or the colours of an image, and draw nothing."""
+"""Names of torchvision's transforms that change the size or the colours of an image, and draw no
+random numbers."""
 CROP, FLIP = "RandomCrop", "RandomHorizontalFlip"
-"""Transforms that draw at random, and move pixels without changing them."""
+"""Names of torchvision's transforms that draw random numbers, and move pixels without changing
+their values."""
 FAMILIES = ("torchvision.datasets.mnist", "MNIST"), ("torchvision.datasets.cifar", "CIFAR10")
-"""The base classes of datasets with images in memory: their modules and names."""
+"""Module and name of each base class of datasets with images in memory."""
 
 
 def recognise_arrays(dataset: Any) -> list[Any] | None:
-    """The columns [images, labels] of a dataset with images in memory, or of a Subset of one, that
-    deliver the batches of its samples as default_collate makes them; None for everything else.
+    """The columns [images, labels] of a dataset with images in memory, or of a Subset of one.
 
-    The log says once that the dataset is read natively, or why not.
+    The columns deliver the batches that default_collate makes of the dataset's samples. None for
+    any other dataset. The log says once that the dataset is read natively, which means by columns,
+    or gives the reason against that.
     """
     images = _base_of(dataset)
     if not _has_images(images):
@@ -77,14 +83,16 @@ def recognise_arrays(dataset: Any) -> list[Any] | None:
 def is_array_dataset(dataset: Any) -> bool:
     """True for a dataset with images in memory, or a Subset of one, that is read natively.
 
-    None of the user's code is called except attributes of the dataset; no error is raised.
+    The call reads attributes of the dataset and runs no other code of the user. It raises no error.
     """
     return _find_steps(dataset) is not None
 
 
 def needs_no_pillow(dataset: Any) -> bool:
-    """True for a dataset with images in memory that is read without an image of Pillow for each
-    sample: it has no RESHAPING transform, or none that changes images of this size."""
+    """True for a dataset that is read natively, and without an image of Pillow for each sample.
+
+    Such a dataset has no RESHAPING transform that changes images of its size.
+    """
     steps = _find_steps(dataset)
     return steps is not None and not steps.reshaping
 
@@ -104,15 +112,15 @@ def _find_steps(dataset: Any) -> Steps | None:
 
 
 def _base_of(dataset: Any) -> Any:
-    """The dataset inside of a Subset, or of nested Subsets; other datasets as they are."""
+    """The innermost dataset of nested Subsets; any other dataset is returned as it is."""
     while type(dataset) is Subset:
         dataset = dataset.dataset
     return dataset
 
 
 def _has_images(dataset: Any) -> bool:
-    """True for torchvision's MNIST and CIFAR10, and classes that read their samples in the same
-    way."""
+    """True for torchvision's MNIST and CIFAR10, and for derived classes that read their samples in
+    the same way."""
     for module_name, name in FAMILIES:
         base = getattr(sys.modules.get(module_name), name, None)
         if base is None or not isinstance(dataset, base):
@@ -122,7 +130,10 @@ def _has_images(dataset: Any) -> bool:
 
 
 def _find_places(dataset: Any) -> np.ndarray | None:
-    """The places of a Subset's samples in its dataset; None for the dataset itself."""
+    """The int64 places of a Subset's samples in the innermost dataset; None without a Subset.
+
+    Raises UnrecognisedError if the Subset's indices are not integers within its dataset.
+    """
     if type(dataset) is not Subset:
         return None
     try:
@@ -139,7 +150,8 @@ def _find_places(dataset: Any) -> np.ndarray | None:
 
 
 def _open_rows(dataset: Any) -> ImageRows:
-    """The images; raises UnrecognisedError if they, or the transform, are not read natively."""
+    """The column of images; raises UnrecognisedError if the images, or the transform, can't be read
+    natively."""
     images = _base_of(dataset)
     places = _find_places(dataset)
     pixels = _find_pixels(images)
@@ -150,7 +162,7 @@ def _open_rows(dataset: Any) -> ImageRows:
 
 
 def _reopen_rows(dataset: Any) -> ImageRows | None:
-    """The images as they are now; None if they are not read natively any more."""
+    """The column of the images as they are now; None if they can't be read natively any more."""
     if not _has_images(_base_of(dataset)):
         return None
     try:
@@ -160,7 +172,10 @@ def _reopen_rows(dataset: Any) -> ImageRows | None:
 
 
 def _find_pixels(images: Any) -> np.ndarray:
-    """The images as bytes; raises UnrecognisedError if they are not bytes of one size."""
+    """The uint8 pixels of all images: (num_images, height, width), and 3 if they have colours.
+
+    Raises UnrecognisedError for images of another dtype or shape.
+    """
     pixels = _as_array(getattr(images, "data", None))
     channels = () if _is_grey(images) else (3,)
     if pixels.dtype != np.uint8 or pixels.ndim < 3 or pixels.shape[3:] != channels:
@@ -169,13 +184,13 @@ def _find_pixels(images: Any) -> np.ndarray:
 
 
 def _open_labels(dataset: Any) -> ImageLabels:
-    """The labels; raises UnrecognisedError if they are not read natively."""
+    """The column of labels; raises UnrecognisedError if the labels can't be read natively."""
     images = _base_of(dataset)
     places = _find_places(dataset)
     if images.target_transform is not None:
         raise UnrecognisedError("it has a target_transform")
     labels = _as_array(images.targets)
-    # MNIST makes an int of each label, and CIFAR10 leaves it as it is.
+    # MNIST makes an int of each label, and CIFAR10 leaves each label as it is.
     is_whole = labels.dtype.kind in "iu" if _is_grey(images) else labels.dtype == np.int64
     if not is_whole or labels.ndim != 1:
         raise UnrecognisedError(f"its labels are {labels.dtype} of {labels.ndim} dimensions")
@@ -184,7 +199,7 @@ def _open_labels(dataset: Any) -> ImageLabels:
 
 
 def _reopen_labels(dataset: Any) -> ImageLabels | None:
-    """The labels as they are now; None if they are not read natively any more."""
+    """The column of the labels as they are now; None if they can't be read natively any more."""
     try:
         return _open_labels(dataset)
     except UnrecognisedError:
@@ -192,12 +207,17 @@ def _reopen_labels(dataset: Any) -> ImageLabels | None:
 
 
 def _check_places(length: int, places: np.ndarray | None, dataset: Any) -> None:
+    """Raise UnrecognisedError if a sample has no image, or no label.
+
+    length: number of images, or of labels. places: as from `_find_places`.
+    """
     count = len(dataset) if places is None else int(places.max(initial=-1)) + 1
     if count > length:
         raise UnrecognisedError(f"it has {count:,} samples, and {length:,} images or labels")
 
 
 def _as_array(values: Any) -> np.ndarray:
+    """The values as an array; raises UnrecognisedError if numpy can't make an array of them."""
     try:
         return np.asarray(values)
     except (RuntimeError, TypeError, ValueError) as error:
@@ -225,13 +245,14 @@ def _divide_transform(transform: Any, shape: tuple[int, ...]) -> Steps:
             raise UnrecognisedError(f"{describe_part(part)} has hooks or methods of its own")
         if name in RESHAPING and moves is None and not parts:
             changed = _shape_after(part, shape)
-            # None: this transform does not change images of this size, for example Resize(28) those
-            # of 28 pixels.
+            # None: this transform leaves images of this size as they are. For example, Resize(28)
+            # does not change an image of 28 pixels.
             if changed is not None:
                 reshaping.append(part)
                 shape = changed
         elif name in (CROP, FLIP):
-            # A margin of zeros is no longer zero after Normalize.
+            # The crop's margin of zeros is added to the bytes here. After Normalize, torchvision
+            # would add zeros to values among which zero no longer means black.
             if any(torchvision_name(each) == "Normalize" for each in parts):
                 raise UnrecognisedError(f"{name} after Normalize can't be done natively")
             moves = _add_move(moves or RandomMoves(), name, part, *shape[:2])
@@ -243,8 +264,11 @@ def _divide_transform(transform: Any, shape: tuple[int, ...]) -> Steps:
 
 
 def _shape_after(part: Any, shape: tuple[int, ...]) -> tuple[int, ...] | None:
-    """The shape of the bytes of an image that was of `shape` before this transform; None if the
-    transform gives the same image back."""
+    """The shape of the bytes that this transform makes of an image of `shape`.
+
+    None if the transform returns the image itself. Raises UnrecognisedError if the transform fails,
+    or makes anything but bytes of a grey image or of three channels.
+    """
     image = make_image(np.zeros(shape, np.uint8))
     try:
         result = part(image)
@@ -257,6 +281,10 @@ def _shape_after(part: Any, shape: tuple[int, ...]) -> tuple[int, ...] | None:
 
 
 def _add_move(moves: RandomMoves, name: str, part: Any, height: int, width: int) -> RandomMoves:
+    """The moves with this crop or flip of images of that size in pixels.
+
+    Raises UnrecognisedError for a second crop or flip, and for one with unknown settings.
+    """
     try:
         if name == FLIP and not moves.flip:
             return replace(moves, flip=float(part.p))
@@ -268,10 +296,12 @@ def _add_move(moves: RandomMoves, name: str, part: Any, height: int, width: int)
 
 
 def _add_crop(moves: RandomMoves, part: Any, height: int, width: int) -> RandomMoves:
+    """The moves with this RandomCrop; raises UnrecognisedError if it can't be done natively."""
     if part.pad_if_needed or part.fill != 0 or part.padding_mode != "constant":
         raise UnrecognisedError(f"{CROP} can't be done natively unless it pads with zeros")
     margins = _margins(part)
-    # The flip is done after the crop here, which makes no difference if the margins are alike.
+    # Here the flip follows the crop. The order of the two makes no difference if the left and the
+    # right margin are equal.
     if moves.flip and margins.left != margins.right:
         raise UnrecognisedError(f"{CROP} with unequal margins after {FLIP} can't be done natively")
     cropped = replace(moves, size=(part.size[0], part.size[1]), margins=margins)
@@ -295,7 +325,10 @@ def _margins(crop: Any) -> Margins:
 
 
 def _look_up(parts: Sequence[Any], channels: int) -> np.ndarray:
-    """The results of these transforms for all values of a pixel: (channels, 256)."""
+    """The table of the results of these transforms for all values of a pixel: (channels, 256).
+
+    Raises UnrecognisedError if the transforms fail, or do not end in a tensor of an image.
+    """
     values = np.arange(256, dtype=np.uint8)[None]
     values = values if channels == 1 else np.stack([values] * channels, axis=-1)
     try:
@@ -308,6 +341,10 @@ def _look_up(parts: Sequence[Any], channels: int) -> np.ndarray:
 
 
 def _table_of(result: torch.Tensor) -> np.ndarray:
+    """The array (channels, 256) of a transformed image (channels, 1, 256) with all values.
+
+    Raises UnrecognisedError for a tensor that numpy can't show.
+    """
     try:
         # A subclass of Tensor, such as torchvision's Image, collates to a plain tensor.
         return result.as_subclass(torch.Tensor)[:, 0].contiguous().numpy()

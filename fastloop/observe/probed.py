@@ -1,7 +1,7 @@
-"""Wrappers for the parts of a DataLoader, which record an event at each use.
+"""Wrappers of a DataLoader's dataset, collate_fn and other functions that record each use.
 
-Workers receive the wrappers like the originals, by pickling or by a fork. A wrapper delegates
-everything else to its original.
+Workers receive a wrapper as they receive the original, by pickling or by a fork. The attributes of
+the wrapper of a dataset, or of a ProbedCall, are those of the original.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ class ProbedDataset:
     """
 
     def __init__(self, dataset: Any, part: Part, log: EventLog) -> None:
+        """Wrap the dataset. part: the part of an epoch to which the reads belong."""
         # An ordinary assignment would set an attribute of the dataset, see __setattr__.
         self.__dict__.update(_dataset=dataset, _part=part, _log=log)
 
@@ -33,12 +34,13 @@ class ProbedDataset:
         return getattr(self.__dict__["_dataset"], name)
 
     def __setattr__(self, name: str, value: Any) -> None:
-        # A worker_init_fn gives the worker's copy of an IterableDataset its share of the samples.
+        # A worker_init_fn may set attributes of the worker's copy of an IterableDataset, to choose
+        # the samples of that worker.
         setattr(self._dataset, name, value)
 
     @property
     def __class__(self) -> type:  # pyright: ignore[reportIncompatibleMethodOverride]
-        # DataLoader recognizes the style of a dataset by isinstance.
+        # DataLoader tells iterable datasets from map-style ones by isinstance.
         return type(self.__dict__["_dataset"])
 
     def __len__(self) -> int:
@@ -53,13 +55,13 @@ class ProbedDataset:
 
     @skip_in_warnings
     def __getitems__(self, indices: list[Any]) -> Any:
-        """The argument of collate_fn, as torch's fetcher would make it without this class."""
+        """The samples of a batch, as torch would read them from the dataset without this class."""
         log = self._log.here()
         dataset = self._dataset
         # A dataset may set __getitems__ to None to be read sample by sample, as torch permits.
         getitems = getattr(dataset, "__getitems__", None)
-        # Without __getitems__, each sample is an event while the log has room for details.
-        # Otherwise each batch is one event.
+        # If the dataset has no __getitems__, each sample is an event while the log has room for
+        # such details. In all other cases the batch is one event.
         if not getitems and log.is_detailed:
             return [self[index] for index in indices]
         start_ns = now_ns()
@@ -72,7 +74,7 @@ class ProbedDataset:
 
 
 class ProbedIterator:
-    """An IterableDataset's iterator that records an event for each sample."""
+    """A wrapper of an IterableDataset's iterator that records an event for each sample."""
 
     def __init__(self, iterator: Iterator[Any], part: Part, log: EventLog) -> None:
         self._iterator = iterator
@@ -92,14 +94,15 @@ class ProbedIterator:
 
 @dataclass(frozen=True)
 class ProbedCollate:
-    """A collate_fn that records an event per call."""
+    """A wrapper of a collate_fn that records an event for each call."""
 
     function: Callable[[Any], Any]
+    """The collate_fn."""
     log: EventLog
 
     @skip_in_warnings
     def __call__(self, samples: Any) -> Any:
-        """The function's batch."""
+        """The batch that the collate_fn returns."""
         start_ns = now_ns()
         batch = self.function(samples)
         self.log.here().add(Part.COLLATE, start_ns, now_ns())
@@ -108,22 +111,26 @@ class ProbedCollate:
 
 @dataclass(frozen=True)
 class ProbedCall:
-    """A function that records an event for each call, while the log has room for details."""
+    """A wrapper of a function that records an event for each call.
+
+    Once the log has no more room for details, calls are not recorded.
+    """
 
     function: Callable[..., Any]
     part: Part
+    """The part of an epoch to which the calls belong."""
     log: EventLog
 
     def __getattr__(self, name: str) -> Any:
         # pickle looks up special methods before this object has its attribute `function`. Reading
-        # that attribute would then call this method without end.
+        # that attribute here would then call this method again, without end.
         if name.startswith("__"):
             raise AttributeError(name)
         return getattr(self.function, name)
 
     @skip_in_warnings
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """The function's result."""
+        """The result of the function."""
         log = self.log.here()
         if not log.is_detailed:
             return self.function(*args, **kwargs)

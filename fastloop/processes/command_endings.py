@@ -1,8 +1,7 @@
-"""End a command with one line: at a signal while it starts, at a closed pipe, or if the disk is
-full.
+"""End a command without a traceback: on an early signal, a closed pipe, or an error of the system.
 
-This module imports next to nothing, because a signal that arrives before the handlers are set
-prints a traceback.
+This module imports next to nothing, so that the handlers of signals are set soon. A signal that
+arrives before that prints a traceback.
 """
 
 from __future__ import annotations
@@ -23,14 +22,14 @@ ENDINGS = {
     ]
     if hasattr(signal, name)
 }
-"""Signal -> the word that a command prints when the signal ends it."""
+"""Signal -> the word that a command prints if the signal ends the command."""
 
 
 def open_standard_streams() -> None:
-    """Redirect standard streams that the caller has closed to nowhere, as if they were /dev/null.
+    """Open /dev/null in place of each standard stream that the caller has closed.
 
     Otherwise the next file that is opened gets the number of the closed stream, and the output of
-    children is written into it.
+    child processes is written into that file.
     """
     for number, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
         try:
@@ -43,9 +42,10 @@ def open_standard_streams() -> None:
 
 
 def exit_at_once_on_signals() -> None:
-    """From now on print one line and end the process on each signal that is not ignored yet.
+    """Make each signal of ENDINGS print one line and end the process, from now on.
 
-    An exception would not do: C code that initializes a module, such as numpy's, may swallow it.
+    Signals that are ignored stay ignored. The handler raises no exception, because C code that
+    initializes a module, such as numpy's, may swallow an exception.
     """
     for number in ENDINGS:
         # nohup ignores SIGHUP, which must stay ignored.
@@ -60,7 +60,7 @@ def quiet_on_closed_pipe() -> Iterator[None]:
         yield
         sys.stdout.flush()
     except BrokenPipeError:
-        # Otherwise the flush at exit would fail again.
+        # Python flushes stdout at exit. Without /dev/null, that flush would fail again.
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         sys.exit(1)
 
@@ -69,10 +69,11 @@ def quiet_on_closed_pipe() -> Iterator[None]:
 def exit_on_system_error(
     describe: Callable[[], str] | None = None, status: int = 1
 ) -> Iterator[None]:
-    """Print one line and exit with the status on an OSError, such as that of a full disk.
+    """Print one line and exit with `status` on an OSError, such as that of a full disk.
 
     The same happens if the system can't load a library, for example under a memory limit. describe:
-    returns a text that follows the error's text. HYDRA_FULL_ERROR=1 shows the traceback.
+    returns a text to print after the error's text; None: no text. If HYDRA_FULL_ERROR is set, the
+    error is raised.
     """
     try:
         yield
@@ -80,7 +81,7 @@ def exit_on_system_error(
         # quiet_on_closed_pipe handles this error.
         raise
     except (OSError, ImportError) as error:
-        # An ImportError that names no shared library is a mistake in code and keeps its traceback.
+        # An ImportError that names no shared library is a mistake in code, and is raised again.
         is_of_code = isinstance(error, ImportError) and ".so" not in str(error)
         if is_of_code or os.environ.get("HYDRA_FULL_ERROR"):
             raise
@@ -92,8 +93,10 @@ def exit_on_system_error(
 
 
 def print_ending(number: int, addition: str = "") -> None:
-    """Print how the signal has ended the command; may be called in any signal handler, unlike
-    print().
+    """Print the word of ENDINGS for a signal, to stderr.
+
+    number: number of the signal. addition: text after the word. Unlike print(), this function may
+    be called in any signal handler.
     """
     try:
         os.write(2, f"{ENDINGS[signal.Signals(number)]}{addition}\n".encode())
@@ -104,9 +107,9 @@ def print_ending(number: int, addition: str = "") -> None:
 
 def _exit_at_once(number: int, _: FrameType | None) -> None:
     """Print the ending, and exit with the status of a process that the signal has ended."""
-    # Only one of the processes that torchrun starts prints the line.
+    # torchrun starts several processes, of which only rank 0 prints the line.
     if os.environ.get("RANK", "0") == "0":
         print_ending(number)
-    # A shell reports this status for a process that the signal has ended. Nothing has begun yet
-    # that would have to be cleaned up.
+    # A shell reports this status if a signal has ended a process. The process ends at once, because
+    # it has not begun anything yet that would have to be cleaned up.
     os._exit(128 + number)

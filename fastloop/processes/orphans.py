@@ -14,18 +14,19 @@ import psutil
 from fastloop.core.text import printable
 
 KILL_TIMEOUT_S = 30
-"""Time for a process to exit after it was killed."""
+"""Maximum seconds to wait for the end of a process that was killed."""
 PR_SET_CHILD_SUBREAPER, PR_GET_CHILD_SUBREAPER = 36, 37
-"""Options of Linux's prctl() that let a process adopt orphans below it; see prctl(2)."""
+"""Options of Linux's prctl(): set or get if a process adopts its orphans; see prctl(2)."""
 COMMAND_LENGTH = 60
 """Maximum number of characters of a command that are shown."""
 
 
 @contextmanager
 def adopt_orphans() -> Iterator[None]:
-    """Inside the context, descendants of this process become its children when their parent ends.
+    """Make this process adopt its orphans inside the context; on Linux only.
 
-    Otherwise init would adopt them, and their origin would be lost. Has an effect on Linux only.
+    A descendant then becomes a child of this process when its own parent ends. Otherwise init would
+    adopt the descendant, and its origin would be lost.
     """
     if sys.platform != "linux":
         yield
@@ -46,10 +47,11 @@ def child_pids() -> set[int]:
 
 
 def end_orphans(known: Collection[int], within_s: float) -> list[str]:
-    """Kill the children of this process that it has not started itself, and their children.
+    """Kill the adopted children of this process, and their children.
 
-    Returns the command and process id of each that has not ended by itself within `within_s`
-    seconds. known: process ids of children to leave alone, such as those of multiprocessing.
+    known: process ids of children to leave alone, in addition to those that multiprocessing has
+    started. within_s: seconds in which an orphan may end by itself. Returns the command and the
+    process id of each orphan that has not done so.
     """
     commands: list[str] = []
     while orphans := _orphans(known):
@@ -57,8 +59,8 @@ def end_orphans(known: Collection[int], within_s: float) -> list[str]:
         for orphan in orphans:
             with contextlib.suppress(psutil.Error):
                 orphan.kill()
-        # The children of a killed orphan become children of this process: the loop looks again, and
-        # does not wait for them. An orphan that could not be killed is not looked at again.
+        # The children of a killed orphan become children of this process. So the loop looks for
+        # orphans again, and kills these at once. An orphan that could not be killed is left alone.
         psutil.wait_procs(orphans, timeout=KILL_TIMEOUT_S)
         known = {*known, *(orphan.pid for orphan in orphans)}
         within_s = 0
@@ -66,13 +68,14 @@ def end_orphans(known: Collection[int], within_s: float) -> list[str]:
 
 
 def _orphans(known: Collection[int]) -> list[psutil.Process]:
+    """The children that are neither in `known` nor started by multiprocessing in this process."""
     started = {child.pid for child in multiprocessing.active_children()}
     children = psutil.Process().children()
     return [child for child in children if child.pid not in started and child.pid not in known]
 
 
 def _command(process: psutil.Process) -> str:
-    """The command and the id of a process, shortened."""
+    """The command of a process, cut to COMMAND_LENGTH, and the process id."""
     try:
         command = printable(" ".join(process.cmdline()) or process.name())
     except psutil.Error:

@@ -20,9 +20,10 @@ PR_SET_PDEATHSIG = 1
 def die_with_parent(number: int = signal.SIGKILL) -> None:
     """Let the kernel send this process a signal when its parent ends.
 
-    If the parent has ended already, this process is killed. Without the signal, a kill -9 of the
-    command would leave its processes running at full speed. Only Linux has such a signal. Children
-    do not inherit the setting, so each process has to call this function.
+    Without the signal, a kill -9 of the command would leave its processes running at full speed. If
+    the parent has ended already, this process is killed. Only Linux has such a signal: on other
+    systems the call has no effect. Children do not inherit the setting, so each process has to call
+    this function. number: the signal to send.
     """
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, int(number))
@@ -37,12 +38,12 @@ def tie_worker_to_parent(worker: int) -> None:  # noqa: ARG001 - torch passes th
     die_with_parent()
     parent = multiprocessing.parent_process()
     if parent is not None and parent.pid != os.getppid():
-        # A forkserver has forked this worker, and lives as long as any of its processes does: the
-        # kernel would not report that the process which asked for the worker has been killed.
+        # A forkserver is the kernel's parent of this worker, and lives as long as any of its
+        # processes. So the kernel sends no signal when the process that asked for the worker ends.
         threading.Thread(target=_end_after, args=(parent.sentinel,), daemon=True).start()
 
 
 def _end_after(sentinel: int) -> None:
-    """Kill this process once the sentinel shows that the process it belongs to has ended."""
+    """Kill this process once the process with that sentinel has ended."""
     wait([sentinel])
     os.kill(os.getpid(), signal.SIGKILL)

@@ -1,5 +1,8 @@
-"""Start the child processes that run the ranks of one fastloop process, and locate them in their
-code."""
+"""Start the child processes that run ranks, and find the code that they execute.
+
+A rank is one of the processes that make a call together. If torchrun has started several processes
+of fastloop, each of them starts the same number of ranks.
+"""
 
 from __future__ import annotations
 
@@ -43,15 +46,16 @@ class RankPosition:
 
     rank: int
     location: str = NO_STACK
-    """Code that the rank and its workers execute, such as `in <function> (<file>:<line>)`."""
+    """The code that the rank and its workers execute, as `in <function> (<file>:<line>)`."""
     stack: str = ""
     """The stacks of the rank and its workers; empty if they did not respond."""
 
 
 def rank_calls(process: TorchrunProcess, work: RankWork, number: int) -> list[Call]:
-    """Calls of the ranks that this process starts, as parts of one group.
+    """The call of each rank that this process starts; all ranks are parts of one group.
 
-    number: the call's number, equal in all processes.
+    process: this process, as torchrun numbers it. number: number of the call, equal in all
+    processes.
     """
     assert work.backend is not None
     specs = [
@@ -62,10 +66,11 @@ def rank_calls(process: TorchrunProcess, work: RankWork, number: int) -> list[Ca
             local_world_size=process.local_world_size * work.ranks,
             host=process.address.host,
             port=process.address.port,
-            # Keys of an earlier call may still be in the store, see run_ranks.py.
+            # The prefix differs from call to call, because torch's store may still hold keys of an
+            # earlier call, see run_ranks.py.
             prefix=f"{process.address.prefix}/call-{number}",
             backend=work.backend,
-            # torch needs some limit for its collectives.
+            # torch's collectives need a limit, even if the call has none.
             timeout_s=work.timeout_s or NO_LIMIT_S,
         )
         for index in range(work.ranks)
@@ -78,13 +83,16 @@ def rank_calls(process: TorchrunProcess, work: RankWork, number: int) -> list[Ca
 
 @contextmanager
 def start_children(calls: list[Call], work: RankWork) -> Iterator[list[Child]]:
-    """Start a child for each call; on exit all of them have ended."""
+    """Start a child process for each call, and yield the children.
+
+    All children have ended when the context ends.
+    """
     with ExitStack() as stack:
         started = [start_child(work.isolation, call, work.environment) for call in calls]
         yield [stack.enter_context(each) for each in started]
 
 
 def locate_child(child: Child) -> RankPosition:
-    """Locate a child and its workers in their code, by their stacks."""
+    """Find the code that a child and its workers execute, by their stacks."""
     location, stack = locate_processes(child)
     return RankPosition(rank=child.call.rank, location=location, stack=stack)

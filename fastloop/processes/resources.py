@@ -1,11 +1,12 @@
-"""Sample the resources that processes and all their children use, from outside.
+"""Sample the resources that processes and all their children use, from another process.
 
-Every figure is a lower bound: a peak between two samples is missed, and so is a process that lives
-between two samples. CPU time and bytes read survive their process: Linux adds the counters of an
-ended child to the parent that waited for it (`man 5 proc`: cutime; for the bytes `wait_task_zombie`
-in https://github.com/torvalds/linux/blob/master/kernel/exit.c). So a sum over the living processes
-is complete, and a sum over all processes ever sampled would count such bytes twice. Context
-switches are not added to the parent: the last value of each thread is kept.
+Every figure is a lower bound. A peak between two samples is missed, and so is a process that begins
+and ends between two samples. CPU time and bytes read survive their process: Linux adds the counters
+of an ended child to the parent that waited for it (`man 5 proc`: cutime; for the bytes
+`wait_task_zombie` in https://github.com/torvalds/linux/blob/master/kernel/exit.c). So a sum over
+the living processes is complete. A sum over all processes ever sampled would count the bytes of
+ended children twice. Linux does not add context switches to the parent, so the last value of each
+thread is kept.
 """
 
 from __future__ import annotations
@@ -27,17 +28,18 @@ from fastloop.core.result import Resources
 from fastloop.core.spans import cpu_ns, now_ns, seconds_between
 
 SHM = Path("/dev/shm")
+"""Folder of the files in shared memory."""
 MIB = 2**20
 SAMPLE_INTERVAL_S = 0.2
 """Minimum time between two samples of the processes, in seconds."""
 SAMPLER_SHARE = 0.01
 SAMPLER_CREDIT_S = 0.2
-"""Sampling takes at most SAMPLER_SHARE of one core, plus SAMPLER_CREDIT_S once: a short pass is
-sampled often, and a long pass is not slowed down. A sample takes 10 ms a process, see
-experiments/sampler."""
+"""Sampling takes at most SAMPLER_SHARE of one core, plus SAMPLER_CREDIT_S seconds once. So a short
+measurement is sampled often, and a long one is not slowed down. A sample takes 10 ms for each
+process, see experiments/sampler."""
 
 Key = tuple[int, float]
-"""Process id and start time, because ids are reused."""
+"""Id and start time of a process; the id alone does not suffice, because ids are reused."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,22 +47,24 @@ class Sample:
     """Resources of a process and its children: bytes in use, and counters since their start."""
 
     pss: int | None = None
-    """Memory in bytes, with the shared pages divided among their users; None if it is unknown."""
+    """Memory in bytes (proportional set size), with each shared page divided among its users; None
+    if it is unknown."""
     shm: int | None = None
-    """Bytes in use in /dev/shm, by all processes; None if there is no /dev/shm."""
+    """Bytes in use in /dev/shm, by all processes of the machine; None if there is no /dev/shm."""
     gpu: int | None = None
     """Bytes of GPU memory; None if they are unknown."""
     cpu_s: dict[Key, tuple[float, float]] = field(default_factory=dict)
-    """For each living process, its CPU time, and the CPU time of the ended children that it waited
+    """Living process -> its CPU seconds, and the CPU seconds of the ended children that it waited
     for."""
     switches: dict[tuple[Key, int], int] = field(default_factory=dict)
-    """For each living thread, the number of its context switches."""
+    """(living process, id of a thread) -> number of the thread's context switches."""
     read: int | None = None
-    """Bytes read from disks since the start; None if the system does not count them."""
+    """Bytes that the processes have read from disks since they started; None if the system does not
+    count them."""
 
 
 class Usage:
-    """Resources of a process tree over all samples, including processes that have ended."""
+    """Resources of a process and all its children over all samples, including ended processes."""
 
     def __init__(self) -> None:
         self._shm_before = shm_bytes()
@@ -83,12 +87,12 @@ class Usage:
         self._switches |= sample.switches
 
     def resources(self, seconds: float) -> Resources | None:
-        """Resources used within `seconds`; None without a sample."""
+        """Resources used so far; None without a sample. seconds: time since sampling began."""
         if not self._samples:
             return None
         shm = self._peaks.get("shm")
-        # Both sums are lower bounds: the kernel drops the time of a child that nobody waits for,
-        # and the samples lack the time of a child after its last sample.
+        # Both sums are lower bounds. The first one lacks the time of ended children that nobody has
+        # waited for. The second one lacks the time of each process after its last sample.
         cpu_s = max(self._living_cpu_s, sum(self._cpu_s.values()))
         return Resources(
             peak_pss_mib=_mib(self._peaks.get("pss")),
@@ -203,7 +207,8 @@ def _read(process: psutil.Process) -> int | None:
 
 
 def _switches(process: psutil.Process) -> dict[int, int]:
-    """Context switches by thread; psutil reads only the main thread's."""
+    """Id of a thread -> number of its context switches, of which psutil reads only the main
+    thread's."""
     switches: dict[int, int] = {}
     for path in Path(f"/proc/{process.pid}/task").glob("*/status"):
         with contextlib.suppress(OSError):
@@ -217,9 +222,10 @@ def _switches(process: psutil.Process) -> dict[int, int]:
 
 
 def _gpu_bytes(pids: set[int]) -> int | None:
-    """GPU memory of these processes.
+    """Bytes of GPU memory of these processes, by NVIDIA's management library (NVML).
 
-    None if NVML knows none of them: no GPU is used, or a container hides their ids.
+    None without NVML, and if NVML knows none of the processes: they use no GPU, or a container
+    hides their ids.
     """
     nvml = _nvml()
     if nvml is None:
@@ -228,7 +234,7 @@ def _gpu_bytes(pids: set[int]) -> int | None:
         devices = [*map(nvml.nvmlDeviceGetHandleByIndex, range(nvml.nvmlDeviceGetCount()))]
         processes_by_device = [*map(nvml.nvmlDeviceGetComputeRunningProcesses, devices)]
     except Exception:
-        # NVML's own exceptions: not every driver lists processes.
+        # NVML raises exceptions of its own, for example if the driver lists no processes.
         return None
     return _sum_of_known(
         [
@@ -247,12 +253,13 @@ def _nvml() -> Any | None:
         nvml = importlib.import_module("pynvml")
         nvml.nvmlInit()
     except Exception:
-        # NVML's own exceptions, which depend on the driver.
+        # NVML raises exceptions of its own, which depend on the driver.
         return None
     return nvml
 
 
 def _sum_of_known(values: list[int | None]) -> int | None:
+    """The sum of the values that are not None; None if there are none."""
     known = [value for value in values if value is not None]
     return sum(known) if known else None
 

@@ -1,4 +1,7 @@
-"""Handle signals that end a command: everything that was begun is ended, once and in order."""
+"""Handle signals that end a command, such as Ctrl-C, so that everything that was begun is ended.
+
+A handler raises SignalExit, and the `finally` clauses of the callers end their work in order.
+"""
 
 from __future__ import annotations
 
@@ -16,11 +19,11 @@ from fastloop.processes.command_endings import ENDINGS, print_ending
 
 @dataclass(frozen=True)
 class ExitOnSignal:
-    """A signal handler that raises SignalExit, so that everything that was begun is ended.
+    """A signal handler that raises SignalExit.
 
     While the SignalExit passes through the callers, further signals have no effect: a second Ctrl-C
     must not interrupt the saving of results. If some code has swallowed the SignalExit, the next
-    signal raises another one.
+    signal raises another SignalExit.
     """
 
     describe: Callable[[], str] | None
@@ -43,8 +46,8 @@ _arrived: list[int] = []
 def handle_signals(describe: Callable[[], str] = lambda: "") -> None:
     """From now on print a message and raise SignalExit on each signal that is not ignored yet.
 
-    describe: called on a signal for the text after its name in the message. Modules are to be
-    imported before: an import that is interrupted can't be repeated.
+    describe: returns the text after the signal's name in the message; called when a signal arrives.
+    All modules should be imported first, because an interrupted import can't be repeated.
     """
     for number in ENDINGS:
         # nohup ignores SIGHUP, which must stay ignored.
@@ -53,26 +56,26 @@ def handle_signals(describe: Callable[[], str] = lambda: "") -> None:
 
 
 def handle_signals_silently() -> None:
-    """From now on raise SignalExit without a message, on ignored signals too.
+    """From now on raise SignalExit without a message, also on signals that were ignored.
 
-    For a process that keeps no results.
+    This is for a process that keeps no results.
     """
     for number in ENDINGS:
         signal.signal(number, ExitOnSignal(None))
 
 
 def exit_if_signalled() -> None:
-    """Raise SignalExit again if the code that a signal has interrupted swallowed the first one."""
+    """Raise SignalExit again if a signal has arrived and some code has swallowed its SignalExit."""
     if _arrived and not _is_exiting():
         raise SignalExit(128 + _arrived[0])
 
 
 def restore_default_signals() -> None:
-    """From now on let signals end the process immediately and silently, or ignore them if one has
-    ended the command already.
+    """From now on let signals end the process immediately and silently.
 
-    For the end of a command, when all results are written: a SystemExit raised while Python shuts
-    down would only print a traceback.
+    If a SignalExit is ending the command already, signals are ignored instead. This is for the end
+    of a command, when all results are written: a SignalExit that is raised while Python shuts down
+    would only print a traceback.
     """
     last = signal.SIG_IGN if _is_exiting() else signal.SIG_DFL
     for number in ENDINGS:
@@ -82,8 +85,11 @@ def restore_default_signals() -> None:
 
 @contextmanager
 def signal_handling(describe: Callable[[], str]) -> Iterator[None]:
-    """Handle signals, as `handle_signals` does, inside the context only, in a process that belongs
-    to another program."""
+    """Handle signals as `handle_signals` does, but only inside the context.
+
+    This is for a process that belongs to another program. In other threads than the main one the
+    context has no effect.
+    """
     # Python lets only the main thread set signal handlers, and runs them there.
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -99,10 +105,10 @@ def signal_handling(describe: Callable[[], str]) -> Iterator[None]:
 
 @contextmanager
 def defer_signals() -> Iterator[None]:
-    """Handle signals that arrive inside the context at its end.
+    """Defer the signals that arrive inside the context: they are handled at its end.
 
-    A signal mask would not do: another thread may receive the signal, and Python then runs the
-    handler in the main thread anyway.
+    A signal mask of this thread would not suffice. Another thread may receive the signal, and
+    Python then runs the handler in the main thread anyway.
     """
     # Python lets only the main thread set signal handlers.
     is_main = threading.current_thread() is threading.main_thread()

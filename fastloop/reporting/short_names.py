@@ -11,20 +11,23 @@ if TYPE_CHECKING:
     from fastloop.core.result import Result
 
 LOADER, DATASET = "loader", "dataset"
+"""Keys of the first two parts of a job's name."""
 NAME = re.compile(r"(?!(?:true|false|null|none)$)[a-z_][\w.:-]*", re.IGNORECASE)
-"""A value that is understood without its setting, such as an option's name; `true` is not."""
+"""A value that is understood without its setting, such as an option's name, but not `true`."""
 NUMBER = re.compile(r"-?[\d.]+(e-?\d+)?")
+"""A value that is a number."""
 SETTING = re.compile(r"\+{0,2}[\w.@/]+=|~[\w.@/]+$")
-"""The beginning of a setting in a job's name; `~count` is one that the job leaves out."""
+"""The beginning of a setting in a job's name, or all of `~count`, a setting that the job lacks."""
 OPEN_QUOTE = re.compile(r"[^=]*=(['\"])(?!.*(?<!\\)\1$)")
-"""A setting with a quoted value, up to a blank inside of the quotes."""
+"""The beginning of a setting with a value in quotes that has not been closed yet."""
 
 
 def short_names(results: Sequence[Result]) -> dict[str, str]:
     """Name of each job -> a short name, of the options and settings that differ among these jobs.
 
     A value that is a word is shown alone, unless another setting has the same value. A number is
-    shown with its unit, such as `2 workers`. The short name is the loader if nothing differs.
+    shown with its unit, such as `2 workers`. If nothing differs, the short name is the loader. If
+    two jobs would get the same short name, all jobs keep their names.
     """
     settings = {result.name: _settings(result) for result in results}
     keys = _differences(list(settings.values()))
@@ -40,8 +43,7 @@ def short_names(results: Sequence[Result]) -> dict[str, str]:
         )
         for name, values in settings.items()
     }
-    # Short names have to be distinct, as tables refer to jobs by them: else the full names are
-    # used.
+    # Tables refer to jobs by their short names, so these have to be distinct.
     short = {name: text or settings[name][LOADER] for name, text in short.items()}
     return short if len({*short.values()}) == len(short) else {name: name for name in short}
 
@@ -63,20 +65,27 @@ def split_name(name: str) -> list[str]:
 
 
 def _settings(result: Result) -> dict[str, str]:
-    """The parts of the job's name, `<loader> <dataset> <setting>=<value> ...`, by setting."""
+    """Loader, dataset and settings of a job: name -> value.
+
+    The loader and the settings are read from the job's name, which is `<loader> <dataset>
+    <setting>=<value> ...`.
+    """
     loader, _, *words = [*split_name(result.name), ""]
     settings = [word.lstrip("+").partition("=") for word in words if word]
     return {LOADER: loader, DATASET: result.dataset} | {key: value for key, _, value in settings}
 
 
 def _differences(settings: Sequence[Mapping[str, str]]) -> list[str]:
-    """The keys for which not all jobs have the same value."""
+    """The names of the settings that differ between jobs. settings: name -> value, of each job."""
     keys = dict.fromkeys(key for values in settings for key in values)
     return [key for key in keys if len({values.get(key) for values in settings}) > 1]
 
 
 def _label(key: str, keys: Sequence[str]) -> str:
-    """The key's last part, or the whole key if another key has the same last part."""
+    """The last part of a setting's name, or the whole name if another one has the same last part.
+
+    keys: names of all settings that differ, including `key`.
+    """
     last = key.rpartition(".")[2]
     is_clear = sum(other.rpartition(".")[2] == last for other in keys) == 1
     left_out = "~" if key.startswith("~") else ""
@@ -84,7 +93,11 @@ def _label(key: str, keys: Sequence[str]) -> str:
 
 
 def _describe(label: str, value: str, is_unique: bool) -> str:
-    """The words for a value in a short name. is_unique: no other setting has this value."""
+    """The words for a value in a short name.
+
+    label: the name of the setting, shortened by `_label`. is_unique: True if no other setting has
+    this value.
+    """
     if label in (LOADER, DATASET) or (is_unique and NAME.fullmatch(value)):
         return value
     if label.startswith("~"):

@@ -1,7 +1,7 @@
-"""List the stores that a sweep's jobs read, with their costs, and its folder and profiles.
+"""Describe the files of a sweep: the stores that its jobs read, its folder and its profiles.
 
-A store is a dataset written once in a format that reads fast. Reports show tables of stores and
-profiles; `fastloop run` prints them as lines at its end.
+A store is a dataset that was written once, in a format that reads fast. Reports show tables of
+stores and profiles; `fastloop run` prints both as lines at its end.
 """
 
 from __future__ import annotations
@@ -23,8 +23,10 @@ TRACE, OPERATIONS = "profile-<benchmark>.json.gz", "profile-<benchmark>.txt"
 
 
 def stores_table(results: Sequence[Result]) -> Table | None:
-    """A table with the size, the seconds of writing and the samples of each store that the jobs
-    read; None if they read no store."""
+    """A table of the stores that the jobs read; None if they read no store.
+
+    It has the size in MiB, the seconds of writing and the number of samples of each store.
+    """
     head = ("store of", "dataset", "MiB", "seconds", "samples")
     rows = tuple((readers, *store) for store, readers in _readers_by_store(results).items())
     return Table(heading="Stores", head=head, rows=rows, legend=STORES_LEGEND) if rows else None
@@ -43,9 +45,10 @@ def profiles_table(results: Sequence[Result]) -> Table | None:
 
 
 def file_lines(results: Sequence[Result], folder: str, width: int) -> str:
-    """Lines on stores, the sweep's folder and profiles, for the end of a command's output.
+    """Lines about stores, the sweep's folder and profiles, for the end of a command's output.
 
-    width: maximum length of the lines on stores, in characters.
+    folder: path of the sweep's folder. width: maximum length of the lines about stores, in
+    characters.
     """
     stores = [
         f"{readers} {store.mib} MiB, {store.seconds} s to write"
@@ -64,14 +67,17 @@ class _Store(NamedTuple):
     """The figures of a store, as text."""
 
     dataset: str
+    """Name of the dataset."""
     mib: str
+    """Size of the store's files in MiB."""
     seconds: str
     """Time that writing the store took."""
     samples: str
+    """Number of samples."""
 
 
 def _readers_by_store(results: Sequence[Result]) -> dict[_Store, str]:
-    """Store -> names of the loaders that read it."""
+    """Store -> names of the loaders that read it, separated by commas."""
     # Results do not name the store, so results with equal figures are taken for readers of one
     # store.
     loaders: dict[_Store, dict[str, None]] = {}

@@ -1,5 +1,7 @@
-"""Load the files of rounds in a folder of results: `<round>/<machine>.json`, and those of claims in
-`<round>/claims/`."""
+"""Load the files that `fastloop suite` has written to a folder of results.
+
+A file of a round is <round>/<machine>.json, and a file of claims <round>/claims/<machine>.json.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,7 @@ from fastloop.suite.suite_file import SuiteFile, load_suite
 from fastloop.suite.verify_file import check_file
 
 ROUNDS, CLAIMS_FILES = "*/*.json", "*/claims/*.json"
-"""Patterns of the files in the folder of results."""
+"""Patterns of the files of rounds, and of the files of claims, in the folder of results."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,10 +32,11 @@ class LoadedRound:
 
 
 def load_rounds(results: Path, pattern: str = ROUNDS) -> list[LoadedRound]:
-    """Load the verified files <results>/<round>/<machine>.json, in the order of their last windows.
+    """Load the files of rounds and verify them; returns them in the order of their last windows.
 
-    pattern: ROUNDS, or CLAIMS_FILES for those of claims. Raises UsageError if a file was altered,
-    lies in another folder than that of its round and its kind, or has windows of another file.
+    A window is a timed stretch of a trial. pattern: ROUNDS, or CLAIMS_FILES for the files of
+    claims. Raises UsageError if a file was altered, is in the folder of another round or kind, or
+    has windows of another file.
     """
     rounds = []
     paths = dict[str, Path]()
@@ -44,14 +47,15 @@ def load_rounds(results: Path, pattern: str = ROUNDS) -> list[LoadedRound]:
         _check_place(document, path, name, of_claims=pattern == CLAIMS_FILES)
         _check_windows(document, path, paths)
         rounds.append(LoadedRound(round=name, machine=path.stem, document=document))
-    # A name does not say when a round ran: the fourth one of a month would precede the second.
+    # Rounds are not sorted by name, because a month's round `fourth` would precede `second`.
     return sorted(rounds, key=lambda each: each.newest_ms)
 
 
 def best_of_machines(rounds: list[LoadedRound]) -> dict[str, LoadedRound]:
-    """Machine -> the newest round of its best kind.
+    """Machine -> the newest round of the best kind that the machine has.
 
-    The kinds are, the best first: full and complete, full, quick and complete, quick.
+    rounds: in the order of time. The kinds are, the best first: full and complete, full, quick and
+    complete, quick.
     """
     by_weight = sorted(
         rounds, key=lambda each: (each.document.scope == "full", each.document.complete)
@@ -61,7 +65,10 @@ def best_of_machines(rounds: list[LoadedRound]) -> dict[str, LoadedRound]:
 
 
 def _check_place(document: SuiteFile, path: Path, name: str, *, of_claims: bool) -> None:
-    """Raise UsageError if the file is not in the folder that `fastloop suite` has written it to."""
+    """Raise UsageError unless the file is in the folder of its round, and of its kind.
+
+    name: the round of the folder with the file. of_claims: True if this is a folder of claims.
+    """
     if document.round != name:
         where = f"round: {document.round}: it is in the folder of another round"
         raise UsageError(printable_line(f"{path}: {where}; allowed: <round>/<machine>.json"))
@@ -73,12 +80,13 @@ def _check_place(document: SuiteFile, path: Path, name: str, *, of_claims: bool)
 def _check_windows(document: SuiteFile, path: Path, paths: dict[str, Path]) -> None:
     """Raise UsageError if a cell has the windows of a file that was read before.
 
-    paths: the windows of each cell so far -> the file that has them; those of this one are added.
+    paths: seals of a cell's windows -> the file with this cell, for all files that were read
+    before. The cells of this file are added.
     """
     for cell in document.cells:
         seals = [cell.seals[name] for name in sorted(cell.seals) if name.startswith("windows.")]
         other = paths.setdefault(" ".join(seals), path) if seals else path
-        # A copy under another name would be shown as another machine.
+        # A copy of a file under another name would be shown as another machine.
         if other != path:
             where = f"cells[{cell.workload} {cell.label}].windows: they are those of {other}"
             raise UsageError(printable_line(f"{path}: {where}; allowed: each file once"))

@@ -1,5 +1,7 @@
-"""Render the page of loaders: one static file of all rounds and machines, which needs no
-network."""
+"""Render the page of loaders, a static file of all rounds and machines that needs no network.
+
+A round is a measurement of the suite, or of some of its loaders, on one or several machines.
+"""
 
 from __future__ import annotations
 
@@ -17,10 +19,11 @@ from fastloop.suite.suite_file import Cell, Figures
 
 TEMPLATE = Path(__file__).with_name("loaders.html.jinja")
 YEAR_MS = 365 * 24 * 3600 * 1000
-"""A cell that was measured longer ago than this is grey."""
+"""Milliseconds of a year; a cell that was measured longer ago is grey."""
 WORST_RATIO = 30.0
 """Ratios of this and more have the last colour of the scale."""
 OTHER_ROUND = "it was measured in another round than the rows that have ranks"
+"""The reason why a cell is shown without its rank."""
 BEST_HUE, WORST_HUE = 150, 15
 """Ends of the scale of colours: green and red."""
 
@@ -41,19 +44,23 @@ class ShownCell:
 
     cell: Cell
     machine: str
+    """Name of the machine."""
     round: str
+    """Name of the round in which the cell was measured."""
     scope: str
+    """`full` or `quick`, the suite of that round."""
     code_url: str
     """Address of the option's code."""
     is_old: bool
     """True if the cell was measured more than a year ago."""
     memory: str
-    """Peak of memory in MiB."""
+    """Peak of memory in MiB; this and each text below is empty if it was not measured."""
     first_batch: str
     """Milliseconds from opening the loader to its first batch."""
     shuffle: str
     """Mean distance of a sample from its stored place: 0 in stored order, 1 if uniform."""
     rank: str = ""
+    """Rank among the cells of the workload, with a sign if other cells have the same rank."""
     ratio: str = ""
     """Seconds relative to the first cell of the workload."""
     interval: str = ""
@@ -67,7 +74,7 @@ class ShownCell:
 
     @property
     def tie(self) -> str:
-        """The labels of the cells of the same rank, as a tooltip."""
+        """A tooltip with the labels of the other cells of this rank; empty if there are none."""
         figures = self.cell.figures
         return f"tied with {', '.join(figures.tied_with)}" if figures and figures.tied_with else ""
 
@@ -77,10 +84,12 @@ def render_site(
 ) -> str:
     """Render the page, with one cell for each machine, workload and row.
 
-    It shows the newest cell, even if that has no figures, but an older cell with a rank may be
-    kept, see `_is_kept`. Cells of different rounds are not ranked together. rounds: oldest first.
-    now_ms: the present, in milliseconds since 1970. code_url: address before the path of code.
-    has_claims: True if there is a page of claims beside it.
+    The newest cell is shown, even if it has no figures. An older cell with a rank may be kept in
+    its place, see `_is_kept`. Cells of different rounds are not ranked together.
+
+    rounds: the rounds of all machines, oldest first. now_ms: the present, in milliseconds since
+    1970. code_url: the address to which the path of an option's code is added. has_claims: True if
+    there is a page of claims beside this page.
     """
     titles: dict[str, str] = {}
     for each in rounds:
@@ -116,6 +125,7 @@ def _is_kept(before: ShownCell | None, cell: Cell) -> bool:
     """True if the older cell stays on the page, because it has a rank and the newer one has none.
 
     Otherwise a later round of only some loaders would take away the rank.
+    before: the older cell; None: there is none. cell: the newer cell.
     """
     if before is None or not before.rank or before.is_old:
         return False
@@ -133,7 +143,7 @@ def _agreements(rounds: list[LoadedRound]) -> Iterator[TwoRounds]:
         if len(newest) < 2:
             continue
         before, now = newest
-        # Rounds of other workloads have no row in common.
+        # Two rounds of different workloads have no row in common.
         if groups := groups_of_both([before.document, now.document]):
             agreement = find_agreement([*groups.values()])
             yield TwoRounds(machine=machine, before=before, now=now, agreement=agreement)
@@ -142,9 +152,9 @@ def _agreements(rounds: list[LoadedRound]) -> Iterator[TwoRounds]:
 def _cells_to_show(rounds: list[LoadedRound]) -> Iterator[tuple[LoadedRound, Cell]]:
     """The cells of all rounds, oldest first.
 
-    For each machine and workload, only one round's cells keep their ranks and ratios: those of the
-    newest complete round, or of the newest if none is complete. The quick suite has less data, so
-    its cells are left out if the full one was measured.
+    For each machine and workload, only the cells of one round keep their ranks and ratios. This is
+    the newest complete round or, if none is complete, the newest one. The quick suite has less
+    data, so its cells are left out if the full suite was measured.
     """
     full = {
         (each.machine, workload.name)
@@ -158,7 +168,7 @@ def _cells_to_show(rounds: list[LoadedRound]) -> Iterator[tuple[LoadedRound, Cel
         for cell in each.document.cells
         if each.document.scope == "full" or (each.machine, cell.workload) not in full
     ]
-    # The last one counts: complete rounds come after the others.
+    # Of several rounds with one key the last one counts, so complete rounds come last.
     with_ranks = {
         (each.machine, cell.workload): each
         for each, cell in sorted(shown, key=lambda pair: pair[0].document.complete)
@@ -179,14 +189,17 @@ def _without_rank(cell: Cell) -> Cell:
 
 
 def _sort_key(shown: ShownCell, workloads: list[str]) -> tuple:
-    """The key that sorts cells by workload, then by seconds; cells without figures come last."""
+    """The key that sorts cells by machine, workload and seconds; those without figures are last.
+
+    workloads: names of the workloads, in the order of the page.
+    """
     figures = shown.cell.figures
     seconds = figures.seconds if figures else math.inf
     return shown.machine, workloads.index(shown.cell.workload), seconds, shown.cell.label
 
 
 def _show(loaded: LoadedRound, cell: Cell, now_ms: int, code_url: str) -> ShownCell:
-    """The cell of this round with its texts. now_ms, code_url: as for render_site."""
+    """The cell of this round with its texts. now_ms, code_url: as in `render_site`."""
     shown = ShownCell(
         cell=cell,
         machine=loaded.machine,
@@ -218,12 +231,12 @@ def _with_figures(shown: ShownCell, figures: Figures) -> ShownCell:
 
 def _ratio_text(ratio: float) -> str:
     """A ratio with two decimals at most: 1.02, 15.1, 2,583."""
-    # 9.996 would be 10.00, and 99.96 would be 100.0.
+    # The limits are below 10 and 100, because 9.996 would become 10.00, and 99.96 100.0.
     decimals = 2 if ratio < 9.995 else 1 if ratio < 99.95 else 0
     return f"{ratio:,.{decimals}f}"
 
 
 def _hue(ratio: float) -> int:
-    """Hue of a ratio, by its logarithm."""
+    """Hue in degrees of a ratio, on the scale from 1 to WORST_RATIO, by the ratio's logarithm."""
     part = math.log(max(1.0, ratio)) / math.log(WORST_RATIO)
     return round(BEST_HUE + (WORST_HUE - BEST_HUE) * min(1.0, part))

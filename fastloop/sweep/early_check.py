@@ -146,11 +146,11 @@ def refuse_unfit_model(request: JobRequest) -> None:
 def check_model_input(job: Job) -> None:
     """Fetch the dataset, and raise Unsupported if the job's model can't take its first sample.
 
-    Raises TimeLimit if no sample is read for `trial_timeout_s`. Nothing is checked:
-    - without a model
-    - for streams, crops and samples of several lengths
-    - if the user's code makes the batches, or a collate defines the samples
-    - if a device other than the CPU transforms the batches
+    Raises TimeLimit if no sample is read for `trial_timeout_s`.
+
+    Nothing is checked in these cases: no benchmark runs a model; the samples come as a stream, are
+    cropped or differ in length; the user's code makes the batches; another device than the CPU
+    transforms them.
     """
     if not _can_check_model(job):
         return

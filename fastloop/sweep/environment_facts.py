@@ -14,13 +14,14 @@ from fastloop.fastloader import has_core
 from fastloop.processes.environments import read_environment
 
 ENGINE = "FastLoader's engine"
-"""Name of the engine of FastLoader among the versions."""
+"""Name under which the versions list FastLoader's engine, "native" or "python"."""
 
 
 def describe_environment(launcher: Launcher) -> dict[str, Any]:
-    """The description of the machine, with the engine of FastLoader as one of the versions.
+    """The description of the machine, with FastLoader's engine as one of the versions.
 
-    The packages of an environment of the job's own replace those of this process.
+    If the launcher starts processes in an environment of the job's own, the versions of its
+    packages replace the versions in this process.
     """
     machine = describe_machine()
     versions = machine["versions"] | {ENGINE: "native" if has_core() else "python"}

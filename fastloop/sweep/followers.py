@@ -1,7 +1,7 @@
 """Run a command under torchrun: rank 0 runs the sweep, and the other ranks follow.
 
-These ranks, the followers, execute the tasks that rank 0 sends them. They print nothing, except an
-error if they lose rank 0.
+The other ranks, called followers, execute the tasks that rank 0 sends. They print nothing, except
+an error if they lose rank 0.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from fastloop.sweep.request import JobRequest
 
 @contextmanager
 def dismiss_followers_on_exit(process: TorchrunProcess) -> Iterator[None]:
-    """End the followers of rank 0 with the context, however the command ends."""
+    """A context that ends the followers of rank 0 on exit, also after an error."""
     from fastloop.processes.rank_commands import followers_of
 
     try:
@@ -30,8 +30,10 @@ def dismiss_followers_on_exit(process: TorchrunProcess) -> Iterator[None]:
 
 
 def assemble(process: TorchrunProcess, requests: Sequence[JobRequest]) -> str:
-    """Wait until all followers have composed the same jobs as this rank. Returns an error message,
-    or an empty string on success."""
+    """Wait until all followers have composed the same jobs as this rank, which is rank 0.
+
+    Returns an error message, which is empty on success, and if no job has several ranks.
+    """
     from fastloop.core.types import JobFailed
     from fastloop.processes.rank_commands import followers_of, identity_of
 
@@ -45,7 +47,10 @@ def assemble(process: TorchrunProcess, requests: Sequence[JobRequest]) -> str:
 
 
 def run_as_follower(process: TorchrunProcess, requests: Sequence[JobRequest]) -> int:
-    """Execute rank 0's commands until it ends, without printing; returns the exit status."""
+    """Execute rank 0's commands until rank 0 dismisses this process; returns the exit status.
+
+    Prints nothing, except an error if rank 0 is lost.
+    """
     from fastloop.processes.rank_commands import identity_of, run_follower
     from fastloop.trial.tasks import task_from
 
@@ -63,7 +68,10 @@ def run_as_follower(process: TorchrunProcess, requests: Sequence[JobRequest]) ->
 
 
 def report_compose_error(process: TorchrunProcess, error: str) -> int:
-    """Report to rank 0 that this process could not compose its jobs; returns the exit status."""
+    """Report to rank 0 that this process could not compose its jobs; returns the exit status.
+
+    error: the message with the reason.
+    """
     from fastloop.processes.rank_commands import join_without_jobs
 
     with suppress(ConnectionError):

@@ -2,6 +2,10 @@
 
 The forecast uses only the composed configuration, and assumes that epochs are short. After the
 first round, the sweep computes its progress from the time that its rounds have taken.
+
+A round has one trial of each job, a trial one window of each benchmark, and a window the timed
+epochs. The shadow of a job is a trial that runs again to compare its data. A pass is a run of a job
+for an explanation, or an instrumented one.
 """
 
 from __future__ import annotations
@@ -19,18 +23,18 @@ START_S, LAUNCHED_S = 5.0, 0.15
 """Seconds until the first trial begins, including imports; and seconds to start a trial's
 process."""
 JOB_S, PASS_S = 0.7, 0.6
-"""Seconds for preparing and comparing the data of a job, without its shadow; and seconds of an
-instrumented pass."""
+"""Seconds for preparing and comparing the data of a job, without its shadow; and seconds of a
+pass."""
 WINDOW_SHARE = 1.3
-"""Time of a window with its warm-up and its share of the round's limits, as a multiple of
-min_window_s."""
+"""Time of a window as a multiple of min_window_s. The time includes the warm-up, and a share of the
+time in which each round measures the limits of the machine."""
 SPARE_S = 0.05
 """Additional seconds of each window."""
 PASSES_ONCE, USUAL_RUNGS = 12, 5
 """Approximate number of passes that an explanation runs once, and of rungs that it runs in each
-round. On a rung, the job runs without the parts above the rung, see explain/rungs.py."""
+round. A rung is the job without some of its parts, see explain/rungs.py."""
 GPU_RUNGS, GPU_TRIES, GPU_PASS_S = 1, 1, 1.0
-"""On a GPU: number of additional rungs and of additional changes to try, both for the copy to the
+"""On a GPU: number of additional rungs, and of additional changes to try, for the copy to the
 device; and seconds of a pass."""
 FIRST_GPU = Path("/dev/nvidia0")
 """A file that exists if NVIDIA's driver has found a GPU."""
@@ -43,8 +47,10 @@ def print_once(line: str) -> None:
 
 
 def describe_plan(jobs: Sequence[Mapping[str, Any]]) -> str:
-    """A line with the numbers of jobs, trials and benchmarks of these configurations, and the time
-    that they take if no window lasts longer than min_window_s."""
+    """A line with the numbers of jobs, trials and benchmarks, and the time that they take.
+
+    The time holds if no window lasts longer than min_window_s. jobs: the configuration of each job.
+    """
     trials = " or ".join(sorted({str(job["trials"]) for job in jobs}))
     sizes = {len(_benchmarks(job)) for job in jobs}
     plan = f"{_count(len(jobs), 'job')} x {trials} trial{'' if trials == '1' else 's'}"
@@ -63,9 +69,9 @@ def describe_plan(jobs: Sequence[Mapping[str, Any]]) -> str:
 
 
 def describe_explanation(jobs: Sequence[Mapping[str, Any]]) -> str:
-    """A line with the number of passes and the time of explaining the first configuration."""
+    """A line on the explanation of the first configuration: the number of passes, and the time."""
     job = jobs[0]
-    # Values are not checked yet: a wrong one is reported later, by a line that names it.
+    # The values are not checked yet. A wrong value is reported later, by a line that names it.
     if not isinstance(job["trials"], int) or not isinstance(job["try"], int):
         return "1 job is explained"
     passes = num_passes(job["trials"], job["try"], job["device"])
@@ -80,20 +86,23 @@ def describe_explanation(jobs: Sequence[Mapping[str, Any]]) -> str:
 def num_passes(trials: int, tries: int, device: object) -> int:
     """Approximate number of passes that explaining a job takes.
 
-    trials: number of rounds. tries: number of changes to try. device: of the job.
+    trials: number of rounds. tries: number of changes to try. device: the job's setting `device`.
     """
     further = GPU_RUNGS + (GPU_TRIES if tries else 0) if _is_gpu(device) else 0
     return PASSES_ONCE + trials * (USUAL_RUNGS + tries + 1 + further)
 
 
 def _is_gpu(device: object) -> bool:
-    """True for a device that is a GPU, as far as that is known without torch."""
+    """True if this setting selects a GPU, as far as that is known without torch."""
     return FIRST_GPU.exists() if device == "auto" else str(device) not in ("cpu", "None")
 
 
 def forecast_seconds(jobs: Sequence[Mapping[str, Any]]) -> float | None:
-    """Seconds that jobs of these configurations take if no window lasts longer than min_window_s;
-    None if the number of trials is not known beforehand."""
+    """Seconds that the jobs take if no window lasts longer than min_window_s.
+
+    jobs: the configuration of each job. None if the number of trials or min_window_s is not known
+    beforehand.
+    """
     total_s = START_S
     for job in jobs:
         count = len(_benchmarks(job))
@@ -111,11 +120,12 @@ def _once_s(job: Mapping[str, Any]) -> float:
 
 
 def _most_seconds(job: Mapping[str, Any]) -> float:
-    """With trials=auto, seconds after which no round begins once the ranking has been tested."""
+    """Seconds after which, with trials=auto, no round begins once the ranking has been tested."""
     return job["seconds"] if isinstance(job["seconds"], int | float) else AUTO_SECONDS
 
 
 def _benchmarks(job: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The configurations of the job's benchmarks, by name; empty if the value is wrong."""
     benchmark = job["benchmark"]
     return benchmark if isinstance(benchmark, dict) else {}
 

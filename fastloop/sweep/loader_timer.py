@@ -1,4 +1,7 @@
-"""The timer of a user's loader in this process, `LoaderTimer`, and the epochs that it times."""
+"""The timer of a user's loader in this process, `LoaderTimer`, and the epochs that it times.
+
+A window is the stretch of time between two clock reads in which whole epochs are delivered.
+"""
 
 from __future__ import annotations
 
@@ -19,8 +22,8 @@ from fastloop.sweep.bench_arguments import check_no_dataset
 from fastloop.trial.window import count_rows, num_repeats, row_counter, time_epochs
 
 SURELY_LONG = 100
-"""If the warm-up epoch takes this many times min_window_s, a window needs no repeats, and none is
-timed to count them."""
+"""If the warm-up epoch takes this many times min_window_s, a window surely needs no repeats. No
+window is then timed to count them."""
 SizeOf = Callable[[Tree], int]
 """Returns the number of samples of a batch."""
 LoaderLike = Iterable[Tree] | Callable[[int], Iterable[Tree]] | Callable[[], Iterable[Tree]]
@@ -28,7 +31,7 @@ LoaderLike = Iterable[Tree] | Callable[[int], Iterable[Tree]] | Callable[[], Ite
 
 The function is called with the epoch's number if it requires an argument. An iterable is iterated
 over once per epoch. If the iterable, one of its samplers or its dataset has a method `set_epoch`,
-this is called before each epoch."""
+this method is called before each epoch."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,11 +39,13 @@ class LoaderTimer:
     """Times windows of a loader, after `warm_timer` has warmed the loader up."""
 
     epochs: Epochs
+    """Returns the batches of the epoch with a given number."""
     consume: Callable[[Tree], Any]
     """The step, which is called with each batch."""
     num_epochs: int
     """Number of epochs in a trial."""
     device: torch.device
+    """The device that must have finished its work before the clock is read."""
     samples: int
     """Number of samples that each epoch must have."""
     size_of: SizeOf | None = None
@@ -48,7 +53,7 @@ class LoaderTimer:
     repeats: int = 1
     """Number of times that a window repeats the epochs."""
     window_s: float = 0.0
-    """Approximate time of a window."""
+    """Approximate seconds of a window."""
 
     def time_window(self) -> float:
         """Time a window, and return the mean seconds of its repeats, each of num_epochs epochs.
@@ -70,20 +75,20 @@ class LoaderTimer:
 def warm_timer(cold: LoaderTimer, min_window_s: float) -> LoaderTimer:
     """Warm the loader up by one epoch, and return its timer with the number of repeats of a window.
 
-    min_window_s: the epochs are repeated until a window takes this long; 0: they are not repeated,
-    and no window is run to count the repeats.
+    cold: the timer without repeats. min_window_s: minimum seconds of a window, for which the epochs
+    are repeated; 0: the epochs are not repeated, and no window is run to count repeats.
     """
     size_of, start_ns = cold.size_of, now_ns()
-    # The quickest function that counts the samples of such batches is chosen here, outside of the
-    # windows.
+    # The first batch decides which function counts samples fastest. It is chosen here, outside of
+    # the windows.
     for batch in cold.epochs(0):
         size_of = size_of or row_counter(batch)
         cold.consume(batch)
     synchronize(cold.device)
     warm_s = seconds_between(start_ns, now_ns())
     timer = replace(cold, size_of=size_of, window_s=cold.num_epochs * warm_s)
-    # One window shows how long an epoch takes once the loader is warm. After a warm-up far longer
-    # than min_window_s no repeats are needed, and that window would only take time.
+    # One window shows how long an epoch takes once the loader is warm. If the warm-up took far
+    # longer than min_window_s, no repeats are needed, and that window would only take time.
     if not min_window_s or warm_s >= SURELY_LONG * min_window_s:
         return timer
     window_s = timer.time_window()
@@ -100,7 +105,7 @@ def epochs_of(loader: LoaderLike) -> Epochs:
     if isinstance(loader, Iterator):
         raise ValueError("an iterator has one epoch only; pass the iterable that it comes from")
     check_no_dataset(loader)
-    # iter() also accepts an object with only __getitem__.
+    # iter() also accepts an object that has __getitem__ without __iter__.
     if isinstance(loader, Iterable) or hasattr(loader, "__getitem__"):
         return iterable_epochs(loader)  # pyright: ignore[reportArgumentType] - iter() takes both
     if not callable(loader):
@@ -133,7 +138,7 @@ def first_batches(epochs: Epochs, count: int | None) -> Epochs:
 
 
 def default_step(device: torch.device) -> Callable[[Tree], Any]:
-    """A step that reads a batch, or moves it to the device."""
+    """A step that reads all bytes of a batch on the CPU, or moves the batch to another device."""
     if device.type == "cpu":
         return read_bytes
     return lambda batch: map_tensors(lambda tensor: tensor.to(device), batch, device)

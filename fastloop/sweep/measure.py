@@ -1,7 +1,7 @@
-"""Measure a sweep, which is the jobs of one command, and return the command's exit status.
+"""Measure a sweep, the jobs of one command, and return the command's exit status.
 
 `measure` takes the requests for the jobs, runs the jobs, prints the table and writes the report.
-`measure_one_job` measures one job of a sweep if Hydra's launchers distribute the jobs.
+If one of Hydra's launchers distributes the jobs, `measure_one_job` measures a single job.
 """
 
 from __future__ import annotations
@@ -47,20 +47,20 @@ IMPORTED_LATER = (
     "fastloop.sweep.run_rounds",
     "fastloop.trial.support",
 )
-"""Modules that a sweep imports while signals still end the command at once."""
+"""Modules that `measure` imports beforehand, while signals still end the command at once."""
 
 
 def measure(requests: Sequence[JobRequest], explain_job: ExplainJob | None = None) -> int:
     """Measure the requests as one sweep, and return the exit status.
 
     The sweep has the machine to itself, unless allow_concurrent=true.
-    explain_job: the function that explains a job, with explain=true.
+    explain_job: the function that explains a job if explain=true; None: no job is explained.
     """
     # Hydra's launchers have measured the jobs in other processes already.
     if requests[0].is_done:
         return _print_measured(requests)
-    # After handle_signals(), a signal raises an exception. If it interrupts an import, half of the
-    # module is left, and the import can't be repeated.
+    # After handle_signals(), a signal raises an exception. An import that it interrupts leaves half
+    # of a module, and can't be repeated. So these modules are imported beforehand.
     for name in IMPORTED_LATER:
         import_module(name)
     _import_tracker(requests[0].tracker)
@@ -77,10 +77,11 @@ def measure(requests: Sequence[JobRequest], explain_job: ExplainJob | None = Non
 
 
 def _measure_alone(requests: Sequence[JobRequest], explain_job: ExplainJob | None) -> int:
-    """Measure the requests with all ranks, under the machine's lock unless others may measure too.
+    """Measure the requests under the machine's lock, and return the exit status.
 
-    Raises MachineBusy if the lock can't be taken, and UsageError if not all ranks join with the
-    same jobs, or if there is no sweep to resume.
+    The lock is not taken if others may measure at the same time. Raises MachineBusy if the lock
+    can't be taken, and UsageError if not all ranks join with the same jobs, or if there is no sweep
+    to resume.
     """
     from fastloop.sweep.early_check import check_requests
     from fastloop.sweep.machine_lock import WAIT_HINT, lock_machine
@@ -102,9 +103,9 @@ def _measure_alone(requests: Sequence[JobRequest], explain_job: ExplainJob | Non
 
 def _import_tracker(tracker: Tracker) -> None:
     """Import the modules that the tracker declares in its TrackerTraits."""
-    # This costs no time, because the first trial waits for the forkserver, which is still
-    # importing. If a module is missing or can't be imported, starting a run reports it: MLflow's
-    # import fails for a user without a home folder, for example.
+    # These imports cost no time, because the first trial waits for the forkserver, which is still
+    # importing. Their errors are ignored here, because they are reported when a run is started. For
+    # example, MLflow's import fails for a user without a home folder.
     from fastloop.core.traits import TrackerTraits, traits_of
 
     with suppress(Exception):
@@ -115,7 +116,8 @@ def _import_tracker(tracker: Tracker) -> None:
 def measure_one_job(requests: Sequence[JobRequest]) -> int:
     """Measure one job of a sweep; other processes or machines measure its other jobs.
 
-    Returns 0 once the job's result is written, whatever its status.
+    requests: the request for that job alone. Returns 0 once the job's result is written, even if
+    the job has failed.
     """
     from fastloop.core.result_io import RESULT_FILE
     from fastloop.sweep.machine_lock import WAIT_HINT, lock_machine
@@ -127,7 +129,7 @@ def measure_one_job(requests: Sequence[JobRequest]) -> int:
     (request,) = requests
     settings = request.sweep
     jobs = [sweep_job(request, request.name, 0)]
-    # If there is a result, a cluster's scheduler has restarted the job: it continues from it.
+    # If there is a result, a cluster's scheduler has restarted the job, which continues from it.
     if (request.folder / RESULT_FILE).exists():
         jobs = with_earlier_results(jobs, request.sweep_folder)
     tracking = SweepTracker(request.tracker, request.sweep_folder)
@@ -141,8 +143,10 @@ def measure_one_job(requests: Sequence[JobRequest]) -> int:
 
 
 def _run(jobs: Sequence[SweepJob], request: JobRequest, explain_job: ExplainJob | None) -> int:
-    """Run the jobs as a sweep, print its results and the places of its files, and return the exit
-    status."""
+    """Run the jobs, print the results and the places of files, and return the exit status.
+
+    request: the first request of the sweep.
+    """
     from fastloop.core.ranking import explain_no_ranks
     from fastloop.sweep.progress import show_progress
     from fastloop.sweep.resume import describe_kept_trials
@@ -203,7 +207,7 @@ def _sweep_folder(requests: Sequence[JobRequest]) -> Path:
 
 
 def _sweep_jobs(requests: Sequence[JobRequest], folder: Path) -> tuple[list[SweepJob], JobRequest]:
-    """The jobs of the sweep with their files in `folder`, and the first request with it, too."""
+    """The jobs of the sweep, and its first request, both with `folder` as the sweep's folder."""
     from fastloop.sweep.resume import with_earlier_results
 
     request = requests[0]
@@ -218,8 +222,11 @@ def _sweep_jobs(requests: Sequence[JobRequest], folder: Path) -> tuple[list[Swee
 
 
 def _run_params(request: JobRequest) -> dict[str, Any]:
-    """The parameters that the tracker logs for a job: its settings by dotted name, and the chosen
-    options by group."""
+    """The parameters that the tracker logs for a job, by name.
+
+    These are the settings by dotted name, the chosen options by group, and the number of ranks as
+    world_size.
+    """
     from fastloop.core.traits import LoaderTraits, traits_of
 
     choices = {group.rpartition("/")[2]: choice for group, choice in request.choices.items()}
@@ -230,13 +237,12 @@ def _run_params(request: JobRequest) -> dict[str, Any]:
 
 
 def _run_tags(request: JobRequest) -> dict[str, str]:
-    """The tags that the tracker sets for a job: sweep, identity, commit, machine, device,
-    colour."""
+    """The tags that the tracker sets for a job, such as its sweep, machine and device, by name."""
     from fastloop.core.machine import describe_machine
     from fastloop.core.types import Unsupported
     from fastloop.processes.rank_group import resolve_device
 
-    # A device that this machine lacks makes the job fail later, with a reason; it has tags anyway.
+    # If this machine lacks the device, the tag is the setting; the job fails later, with a reason.
     try:
         device = str(resolve_device(request.job.device))
     except Unsupported:
@@ -317,7 +323,7 @@ def _reject_auto(requests: Sequence[JobRequest]) -> str:
 
 
 def _assemble_followers(requests: Sequence[JobRequest]) -> str:
-    """Wait for the other ranks under torchrun; an error message, empty on success."""
+    """Wait for the other ranks under torchrun, and return an error message; empty on success."""
     process = torchrun_process()
     return assemble(process, requests) if process else ""
 
@@ -339,9 +345,11 @@ def print_results(
 ) -> None:
     """Print the table, and a line that describes how the command spent its time.
 
-    If all jobs lack trials for the same reason, nothing is printed here: `print_places` prints that
-    reason. stages: seconds of each stage of this command, by name; None: this command has measured
-    nothing.
+    If all jobs lack trials for the same reason, nothing is printed here, because `print_places`
+    prints that reason.
+
+    request: the first request of the sweep. stages: name of each stage of this command -> its
+    seconds; None: this command has measured nothing.
     """
     from fastloop.reporting.terminal_table import WIDTH, format_tables
     from fastloop.sweep.time_spent import describe_time

@@ -14,19 +14,19 @@ from fastloop.trial.support import check_job_libraries
 def prepare_job(
     job: Job, launcher: Launcher, compares_checksums: bool = False, most_s: float | None = None
 ) -> PreparedData:
-    """Prepare the job's data in a child process.
+    """Prepare the job's data in a child process, and return the description of the data.
 
-    Raises JobFailed if that fails, if no sample is read or written for `trial_timeout_s`, or if the
-    job's environment can't be built.
+    Raises JobFailed if the preparation fails, if no sample is read or written for
+    `trial_timeout_s`, or if the job's environment can't be built.
 
-    compares_checksums: read all existing files, and write damaged ones again. most_s: seconds after
-    which the preparation fails; None: there is no such limit.
+    launcher: starts the child process. compares_checksums: read all existing files, and write
+    damaged files again. most_s: seconds after which the preparation fails; None: no such limit.
     """
     if failure := build_job_environment(job):
         raise JobFailed(failure)
     request = job.data_request
-    # A stream may be endless, so its whole preparation has a time limit. Other data may take hours:
-    # only the time without progress is limited.
+    # A stream may be endless, so its whole preparation has a time limit. Other data may take hours,
+    # so only the time without progress is limited.
     if isinstance(job.dataset, StreamingDataset):
         limit_s = job.trial_timeout_s if most_s is None else min(job.trial_timeout_s, most_s)
         return launcher.call(request.prepare, compares_checksums, timeout_s=limit_s)
@@ -38,7 +38,8 @@ def prepare_job(
 def forecast_preparation_s(job: Job, launcher: Launcher, most_s: float) -> float:
     """Forecast the seconds that reading the job's data takes, see DataRequest.forecast_s.
 
-    Raises JobFailed, also if the first samples take longer than `most_s`.
+    Raises JobFailed if reading fails, if the forecast itself takes longer than `most_s` seconds, or
+    if the job's environment can't be built.
     """
     if failure := build_job_environment(job):
         raise JobFailed(failure)
@@ -48,8 +49,8 @@ def forecast_preparation_s(job: Job, launcher: Launcher, most_s: float) -> float
 def build_job_environment(job: Job) -> Failure | None:
     """Build the job's environment if it needs one and has build_environment=true.
 
-    Returns the failure, or None on success. It is a failure, too, if the environment is missing and
-    may not be built.
+    Returns None on success, and if the job needs no environment; otherwise the failure. A missing
+    environment that may not be built is a failure, too.
     """
     environment = environment_for(job.requirements)
     if environment is None:

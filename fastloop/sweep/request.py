@@ -19,19 +19,22 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class JobRequest:
-    """A combination of the settings of a command line, with its job, before it is measured."""
+    """A job that is to be measured, with the settings of the command line that asks for it."""
 
     job: Job
     sweep: SweepSettings
+    """Settings of the whole sweep, which are equal in all of its requests."""
     launcher: Launcher
+    """Starts the processes of the job."""
     tracker: Tracker
+    """Keeps the results; equal in all requests of a sweep."""
     choices: dict[str, str]
     """Group of options -> name of the chosen option."""
     overrides: tuple[str, ...]
     """The arguments of the command line for this job, such as `num_workers=2`."""
     flags: tuple[str, ...] = ()
-    """Flags of the command line that name the user's own yaml files, which another command line for
-    this job needs as well."""
+    """Flags of the command line that name the user's own yaml files. Any other command line for
+    this job needs these flags, too."""
     config: dict[str, Any]
     """The resolved configuration."""
     config_yaml: str
@@ -41,6 +44,7 @@ class JobRequest:
     folder: Path
     """Folder of the job's files."""
     sweep_folder: Path
+    """Folder of the files of the whole sweep."""
     name: str = ""
     """The job's name; empty until job_names has made the names of all jobs of the sweep."""
     is_done: bool = False

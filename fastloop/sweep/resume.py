@@ -24,9 +24,9 @@ from fastloop.sweep.settings import SweepSettings
 LAST = "last"
 """Value of `resume` for the newest sweep with a job of this command."""
 PLAIN_PATH = re.compile(r"[\w./-]+", re.ASCII)
-"""A path without characters that mean something else to the shell or to Hydra."""
+"""A path without characters that have another meaning for the shell or for Hydra."""
 KEPT_FIELDS = ("trials", "rounds", "attribution", "explanation", "run_id")
-"""Fields of a result that hold the measurements of an interrupted sweep."""
+"""Fields of a result that are taken over from the interrupted sweep."""
 MACHINE_FACTS = ("host", "cpu", "cores_usable", "gpus")
 """Facts by which a machine is recognised as the same one."""
 
@@ -54,9 +54,10 @@ def find_earlier_sweep(name: str, hashes: set[str]) -> Path:
 
 
 def describe_kept_trials(entries: Sequence[SweepJob], folder: Path | None = None) -> str:
-    """The end of an interruption's message: whether trials are kept, and how to continue.
+    """The end of the message about an interruption, on the trials and on the way to continue.
 
-    folder: the folder of a sweep that can be resumed; None: the sweep can't be resumed.
+    entries: the jobs of the interrupted sweep. folder: its folder; None: the sweep can't be
+    resumed.
     """
     folders = (entry.folder for entry in entries if (entry.folder / RESULT_FILE).exists())
     if not any(load(each).trials for each in folders):
@@ -69,17 +70,19 @@ def describe_kept_trials(entries: Sequence[SweepJob], folder: Path | None = None
 
 
 def _config_hashes(folder: Path) -> set[str]:
+    """The hashes of the configurations of all results in the sweep's folder."""
     paths = folder.glob(f"*/{RESULT_FILE}")
     return {load_result(path, "resume").tags.get("config_hash", "") for path in paths}
 
 
 def with_earlier_results(entries: Sequence[SweepJob], folder: Path) -> list[SweepJob]:
-    """The jobs, each with its earlier result and the folder of that result in the sweep's folder.
+    """The jobs, each with its earlier result and the folder of that result.
 
-    Raises UsageError if the folder has no result of any of these jobs.
+    A job without an earlier result gets a new folder. folder: the folder of the earlier sweep.
+    Raises UsageError if it has no result of any of these jobs.
     """
-    # The folders of jobs are numbered. Sorting by length first puts 2 before 10. Jobs with equal
-    # hashes take the results in that order.
+    # The folders of jobs are numbered. Sorting by the length of the name first puts 2 before 10.
+    # Jobs with equal hashes take the results in that order.
     results: dict[str, list[tuple[Path, Result]]] = {}
     paths = folder.glob(f"*/{RESULT_FILE}")
     for path in sorted(paths, key=lambda path: (len(path.parent.name), path.parent.name)):
@@ -88,7 +91,7 @@ def with_earlier_results(entries: Sequence[SweepJob], folder: Path) -> list[Swee
     continued = []
     for number, entry in enumerate(entries):
         same = results.get(entry.result.tags["config_hash"], [])
-        # The process's id keeps the name of a new folder apart from those of the earlier sweep.
+        # The id of this process makes the name of a new folder different from all earlier ones.
         job_folder, earlier = same.pop(0) if same else (folder / f"{number}-{os.getpid()}", None)
         continued.append(replace(entry, folder=job_folder, earlier=earlier))
     if not any(entry.earlier for entry in continued):
@@ -97,12 +100,14 @@ def with_earlier_results(entries: Sequence[SweepJob], folder: Path) -> list[Swee
 
 
 def continue_job(state: JobState, now: Result, settings: SweepSettings) -> str:
-    """Continue from the job's earlier result, or start again; returns a message if it starts again.
+    """Continue from the job's earlier result, or start the job again.
 
-    now: the job's result before any trial, with the present data, code and machine.
+    Returns a message if the job starts again, or keeps more trials than were asked for; otherwise
+    an empty string. now: the job's result before any trial, with the present data, code and
+    machine.
     """
     earlier, most = state.result, state.entry.job.most_trials
-    # Trials of other data, code or machine can't be continued.
+    # Trials with other data, code or another machine have another key, and can't be continued.
     if earlier.key and earlier.key != now.key:
         copy = _copy_result(state.entry.folder, earlier.key)
         state.continue_from(replace(now, run_id=earlier.run_id))
@@ -116,8 +121,8 @@ def continue_job(state: JobState, now: Result, settings: SweepSettings) -> str:
     if _stays_failed(earlier, now, settings):
         state.keep()
         return ""
-    # The job continues from its trials. If other work may have disturbed them, the job keeps its
-    # tag `concurrent`, even if later trials run alone.
+    # The job continues from its trials. If other work may have disturbed these trials, the job
+    # keeps its tag `concurrent`, even if later trials run alone.
     kept_tags = {"concurrent": "true"} if "concurrent" in earlier.tags else {}
     kept = {name: getattr(earlier, name) for name in KEPT_FIELDS}
     state.continue_from(replace(now, tags=now.tags | kept_tags, **kept))
@@ -135,17 +140,16 @@ def _stays_failed(earlier: Result, now: Result, settings: SweepSettings) -> bool
     """True if the job has failed, and would fail again."""
     if earlier.status != "FAILED" or settings.retry_failed:
         return False
-    # If the job failed before its data was known, a library that is installed now may have been
-    # missing.
+    # A job that failed before its data was known has no key. Such a job runs again if anything but
+    # the data has changed: for example, a missing library may have been installed.
     return bool(earlier.key) or not changes(replace(earlier, fingerprint=now.fingerprint), now)
 
 
 def fail_or_keep(state: JobState, now: Result, failure: Failure) -> str:
     """Fail a job that can't be measured now, or keep its earlier finished result.
 
-    Returns a message if that result is kept, else an empty string.
-
-    now: the job's result before any trial, with the present code and machine.
+    Returns a message if that result is kept, else an empty string. now: the job's result before any
+    trial, with the present code and machine.
     """
     if state.owns_result:
         state.fail(failure)
@@ -154,8 +158,8 @@ def fail_or_keep(state: JobState, now: Result, failure: Failure) -> str:
         state.keep()
         name = state.result.name
         return f"{name} keeps its finished result; it could not be run now: {failure.reason}"
-    # Trials keep the environment in which they ran; without trials, the failure is of the present
-    # environment.
+    # Trials keep the environment in which they ran. Without trials, the failure belongs to the
+    # present environment.
     earlier = state.result
     environment = earlier.environment if earlier.trials else now.environment
     state.continue_from(replace(earlier, environment=environment))
@@ -164,7 +168,8 @@ def fail_or_keep(state: JobState, now: Result, failure: Failure) -> str:
 
 
 def changes(earlier: Result, now: Result) -> list[str]:
-    """Descriptions of the differences in data, code, libraries, Python and machine."""
+    """Descriptions of the differences in data, code, libraries, Python and machine; empty if there
+    are none."""
     before, after = earlier.environment, now.environment
     differences = ["the data"] if earlier.fingerprint != now.fingerprint else []
     differences += ["fastloop's code"] if before.get("code") != after.get("code") else []

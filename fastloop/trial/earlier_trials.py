@@ -1,6 +1,7 @@
-"""Collect the findings of a sweep's earlier trials, which save a trial the same work.
+"""Collect findings of a sweep's earlier trials, so that a later trial need not repeat the work.
 
-They are the comparison of the data, the number of repeats of a window, and measured limits.
+The findings are the result of comparing the loader's data with the dataset, the number of repeats
+of a window, which is the timed part of a trial, and measured limits of the machine.
 """
 
 from __future__ import annotations
@@ -14,22 +15,27 @@ from fastloop.core.result import BenchmarkName, Measurement, Trial
 
 @dataclass(frozen=True, kw_only=True)
 class EarlierFindings:
-    """Findings of earlier trials; by default there are none."""
+    """Findings of earlier trials that a trial reuses; by default there are none."""
 
     may_be_unread: bool | None = None
-    """True if bytes of some batch may be unread in a file. None: no trial has compared the data of
-    the job with the dataset yet, so this trial does."""
+    """True if a batch may contain bytes that have not yet been read from a file. None: no trial has
+    compared the job's data with the dataset, so the new trial compares them."""
     repeats: Mapping[BenchmarkName, int] = field(default_factory=dict)
-    """Benchmark -> number of times that a window repeats the epochs to take min_window_s."""
+    """Name of a benchmark -> number of times that its window repeats the epochs, so that the window
+    lasts min_window_s."""
     limits: Mapping[str, Limit] = field(default_factory=dict)
-    """Key of some work -> its limit, for limits that were measured in this round; see limits.py."""
+    """Key of some work (`Measurement.limit_key`) -> the limit of that work, as measured in this
+    round."""
 
 
 NO_FINDINGS = EarlierFindings()
 
 
 def find_earlier(trials: Sequence[Trial], limits: Mapping[str, Limit]) -> EarlierFindings:
-    """Findings of these trials of a job, and the limits of other jobs in the same round."""
+    """Findings of these trials of a job, together with the limits of its round.
+
+    limits: as in EarlierFindings.
+    """
     compared = [trial.calls.unread for trial in trials if trial.calls]
     repeats: dict[BenchmarkName, int] = {}
     for trial in trials:
@@ -41,7 +47,7 @@ def find_earlier(trials: Sequence[Trial], limits: Mapping[str, Limit]) -> Earlie
 
 
 def limits_of(trial: Trial) -> dict[str, Limit]:
-    """The limits that other jobs can use in the round of this trial, by their keys."""
+    """Key -> limit, for each limit of this trial that other jobs of its round can reuse."""
     return {
         measurement.limit_key: limit
         for measurement in trial.benchmarks.values()
@@ -50,6 +56,6 @@ def limits_of(trial: Trial) -> dict[str, Limit]:
 
 
 def _limit(measurement: Measurement) -> Limit | None:
-    """The limit that was measured next to the window; None if there is none."""
+    """The limit that was measured next to the window; None if no limit was measured."""
     rate, origin = measurement.limit_samples_per_s, measurement.limit_origin
     return None if rate is None or origin is None else Limit(samples_per_s=rate, origin=origin)

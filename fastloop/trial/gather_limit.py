@@ -1,13 +1,13 @@
-"""Measure the limit for loaders of rows: how fast this machine can gather random rows of a given
-size.
+"""Measure the limit for loaders of rows: the rate at which this machine can gather random rows.
 
-A second limit is how fast the machine can gather rows of bytes and convert them to scaled floats.
+A second limit is the rate at which the machine can gather rows of bytes and convert them to scaled
+floats.
 
 An engine is a way to gather rows, such as torch.index_select or FastLoader's native core. Every
 engine gathers into a buffer of one batch and into a buffer that stays in cache, with one thread per
-usable core, and the fastest rate is the limit. On one machine the engines range from 77 to 182
-thousand rows of 150 KB per second, so a single engine would not give a limit. A sequential copy of
-the same rows by the same threads shows which share of the memory's speed random access reaches.
+usable core. The fastest rate is the limit. On one machine the engines range from 77 to 182 thousand
+rows of 150 KB per second, so a single engine would not give a limit. A sequential copy of the same
+rows by the same threads shows the share of the memory's speed that random access reaches.
 """
 
 from __future__ import annotations
@@ -30,16 +30,17 @@ from fastloop.fastloader.load_native_core import has_core
 from fastloop.trial.rate_on_cores import budget_ns, cores_of_rank, rate_on_cores
 
 MAX_SOURCE_BYTES = 256 << 20
-"""The most memory that the rows take, more than the cache of most processors. On the few server
-processors with a larger cache, or with fewer rows, some rows are read from cache."""
+"""Maximum size of all rows, larger than the cache of most processors. On the few server processors
+with a larger cache, and if there are fewer rows, some rows are read from cache."""
 CACHED_BUFFER_BYTES = 512 << 10
 """Size of the buffer that stays in a core's cache."""
 FLOAT_NBYTES = 4
+"""Bytes of a float32."""
 MEMCPY = "memcpy"
 """Name of the sequential copy among the ways to gather rows."""
 FACTOR, OFFSET = 0.0139, -0.81
-"""Scale and offset of the converted floats. They are arbitrary: all values take the same time,
-except scale 1 and offset 0."""
+"""Scale and offset of the converted floats. All values take the same time, except scale 1 and
+offset 0."""
 
 
 @dataclass(frozen=True)
@@ -54,9 +55,9 @@ class Gatherer:
     """The output buffer."""
 
     def run(self, stop_ns: int, reads: bool) -> int:
-        """Gather until `stop_ns`, and return the number of rows.
+        """Gather until `stop_ns` on the clock of `now_ns`, and return the number of rows.
 
-        reads: read each gathered byte.
+        reads: True if each gathered byte is read as well.
         """
         # Summing machine words is the fastest way to read. Up to 7 bytes at the end are left out.
         words = self.out.reshape(-1).view(np.uint8)[: self.out.nbytes // 8 * 8].view(np.int64)
@@ -80,9 +81,10 @@ def gather_limit(
 ) -> Limit:
     """Rows per second that this machine can gather.
 
-    reads: read every gathered byte once more, as the step does if bytes of batches may be
-    unread. Measuring takes about window_s, but at least 0.05 and at most 1 s. It needs at most
-    256 MiB for the rows, and the memory of a batch for each core.
+    num_rows, row_nbytes: number and size of the rows of the data. reads: True if every gathered
+    byte is read once more, as the step does if bytes of batches may be unread. window_s: seconds
+    that measuring takes, within 0.05 and 1. Measuring needs at most MAX_SOURCE_BYTES for the rows,
+    and the memory of a batch for each core.
     """
     source = _source(num_rows, row_nbytes)
     sizes = {batch_size, CACHED_BUFFER_BYTES // row_nbytes}
@@ -98,8 +100,10 @@ def gather_limit(
 def conversion_limit(
     num_rows: int, row_nbytes: int, batch_size: int, reads: bool, window_s: float
 ) -> Limit:
-    """Rows of bytes per second that this machine can gather and convert to scaled floats; the
-    arguments are as in gather_limit."""
+    """Rows of bytes per second that this machine can gather and convert to scaled floats.
+
+    The arguments are as for `gather_limit`.
+    """
     source = _source(num_rows, row_nbytes)
     # Each row takes space in the cache for its bytes and for its floats.
     sizes = {batch_size, CACHED_BUFFER_BYTES // ((1 + FLOAT_NBYTES) * row_nbytes)}
@@ -111,7 +115,7 @@ def conversion_limit(
 
 def _source(num_rows: int, row_nbytes: int) -> np.ndarray:
     """The rows to gather: a matrix of bytes, all of them ones."""
-    # Ones, not zeros: np.zeros maps all pages to the same page of the kernel, which stays in cache.
+    # np.zeros would map all pages to the same page of the kernel, which stays in cache.
     return np.ones((max(1, min(num_rows, MAX_SOURCE_BYTES // row_nbytes)), row_nbytes), np.uint8)
 
 
@@ -122,9 +126,9 @@ def _best_rates(
     reads: bool,
     window_s: float,
 ) -> dict[str, float]:
-    """Name of each way of gathering -> its rows per second with the best of the buffers.
+    """Name of a way to gather -> rows per second with the best of the buffers.
 
-    sizes: the buffers to try, by their numbers of rows.
+    sizes: numbers of rows of the buffers to try. reads, window_s: as for `gather_limit`.
     """
     buffers = sorted({max(1, min(rows, len(source))) for rows in sizes})
     slice_ns = budget_ns(window_s) // (len(ways) * len(buffers))
@@ -138,7 +142,10 @@ def _best_rates(
 
 
 def _gather_rate(make: Callable[[int], Gatherer], slice_ns: int, reads: bool) -> float:
-    """Rows per second of one gatherer per usable core."""
+    """Rows per second of all usable cores, with one gatherer for each core.
+
+    slice_ns: nanoseconds to measure.
+    """
     gatherers = [make(thread) for thread in range(cores_of_rank())]
 
     def run(thread: int, stop_ns: int) -> int:
@@ -154,7 +161,7 @@ def _random_indices(source: np.ndarray, buffer_rows: int, thread: int) -> np.nda
 
 
 def _index_select(source: np.ndarray, buffer_rows: int, thread: int) -> Gatherer:
-    """Gathering by torch.index_select."""
+    """A gatherer by torch.index_select."""
     rows = torch.from_numpy(source)
     out = torch.zeros((buffer_rows, source.shape[1]), dtype=torch.uint8)
     batches = list(torch.from_numpy(_random_indices(source, buffer_rows, thread)))
@@ -162,19 +169,19 @@ def _index_select(source: np.ndarray, buffer_rows: int, thread: int) -> Gatherer
 
 
 def _np_take(source: np.ndarray, buffer_rows: int, thread: int) -> Gatherer:
-    """Gathering by np.take."""
+    """A gatherer by np.take."""
     out = np.zeros((buffer_rows, source.shape[1]), np.uint8)
     batches = list(_random_indices(source, buffer_rows, thread))
-    # mode="clip": with the default mode, np.take writes into a temporary copy of `out`.
+    # In its default mode, np.take would write into a temporary copy of `out`.
     return Gatherer(
         lambda index: np.take(source, index, axis=0, out=out, mode="clip"), batches, out
     )
 
 
 def _copy_in_order(source: np.ndarray, buffer_rows: int, thread: int) -> Gatherer:
-    """Copying blocks of neighbouring rows, one after another."""
-    # Each thread begins at a different row. Otherwise it would find rows in the shared cache that
-    # another thread has just read.
+    """A gatherer that copies blocks of neighbouring rows, one after another."""
+    # Each thread begins at a different row. Otherwise a thread would find rows in the shared cache
+    # that another thread has just read.
     out = np.zeros((buffer_rows, source.shape[1]), np.uint8)
     starts = np.arange(0, len(source) - buffer_rows + 1, buffer_rows)
     starts = np.roll(starts, -thread * len(starts) // cores_of_rank()).tolist()
@@ -182,7 +189,7 @@ def _copy_in_order(source: np.ndarray, buffer_rows: int, thread: int) -> Gathere
 
 
 def _index_select_and_scale(source: np.ndarray, buffer_rows: int, thread: int) -> Gatherer:
-    """Gathering by torch.index_select, and converting in a second pass."""
+    """A gatherer by torch.index_select, which converts the rows afterwards."""
     gatherer = _index_select(source, buffer_rows, thread)
     gathered = torch.from_numpy(gatherer.out)
     floats = torch.zeros(buffer_rows, source.shape[1])
@@ -195,7 +202,7 @@ def _index_select_and_scale(source: np.ndarray, buffer_rows: int, thread: int) -
 
 
 def _np_take_and_scale(source: np.ndarray, buffer_rows: int, thread: int) -> Gatherer:
-    """Gathering by np.take, and converting in two further passes."""
+    """A gatherer by np.take, which converts the rows afterwards, in two passes."""
     gatherer = _np_take(source, buffer_rows, thread)
     floats = np.zeros((buffer_rows, source.shape[1]), np.float32)
 
@@ -208,7 +215,7 @@ def _np_take_and_scale(source: np.ndarray, buffer_rows: int, thread: int) -> Gat
 
 
 def _native(source: np.ndarray, buffer_rows: int, thread: int) -> Gatherer:
-    """Gathering by FastLoader's core, which prefetches rows into the cache."""
+    """A gatherer by FastLoader's core, which prefetches rows into the cache."""
     column = open_column(array_column(source))
     out = np.zeros((buffer_rows, source.shape[1]), np.uint8)
     batches = list(_random_indices(source, buffer_rows, thread))
@@ -216,7 +223,7 @@ def _native(source: np.ndarray, buffer_rows: int, thread: int) -> Gatherer:
 
 
 def _native_conversion(source: np.ndarray, buffer_rows: int, thread: int) -> Gatherer:
-    """Gathering and converting by FastLoader's core, each row in one pass."""
+    """A gatherer by FastLoader's core, which gathers and converts each row in one pass."""
     column = open_column(converted(source, scale=FACTOR, mean=-OFFSET))
     floats = np.zeros((buffer_rows, source.shape[1]), np.float32)
     out = floats.view(np.uint8)

@@ -37,26 +37,33 @@ class JobContext:
     plan: Plan
 
     def open_loader(self) -> AbstractContextManager[ReopenableLoader]:
-        """Open the job's loader, to be closed when the context ends."""
+        """A context in which the job's loader is open."""
         return open_reopenable(loader_opener(self.job, self.prepared, self.plan, self.device))
 
     def with_probe(self, log: EventLog) -> JobContext:
-        """A context with a loader that records its work, if it is built on torch's DataLoader."""
+        """A copy of this context with a probe that records the loader's work to the log.
+
+        Only a loader that is built on torch's DataLoader is recorded.
+        """
         fetch = Part.DECODE if self.job.loader.store is None else Part.READ
         return replace(self, plan=replace(self.plan, probe=Probe(log, fetch)))
 
     def loop_delivery(self) -> Consumer:
         """The function by which the loop brings a batch of the open loader to the device.
 
-        With device_prefetch the batch is there already, and the function returns it as it is.
+        With device_prefetch the batch is on the device already, and the function returns it as it
+        is.
         """
         if self.job.device_prefetch:
             return lambda batch: batch
         return full_delivery(self.job, self.prepared, self.device)
 
     def step_delivery(self) -> Consumer:
-        """The function that turns a batch of the open loader into the step's input: it delivers the
-        batch and, unless a worker has done so, transforms it."""
+        """The function that turns a batch of the open loader into the step's input.
+
+        The function delivers the batch to the device and, unless a worker has transformed the
+        samples already, transforms the batch.
+        """
         deliver = self.loop_delivery()
         transform = self.job.transform.transform_batch
         is_identity = traits_of(TransformTraits, self.job.transform).is_identity
@@ -65,14 +72,17 @@ class JobContext:
         return lambda batch: transform(deliver(batch))
 
     def first_batch(self, epochs: Epochs) -> Tree:
-        """A batch of the loader, as an example: the first one of epoch `job.epochs`, which follows
-        the epochs that were asked for."""
+        """The first batch of epoch `job.epochs`, as an example of the loader's batches.
+
+        The epochs that the job asks for have lower numbers.
+        """
         return next(iter(epochs(self.job.epochs)))
 
     def build_setup(self, batch: Tree, unread: bool = False) -> Setup:
-        """Build the setup of the job's benchmarks for batches like this example from the loader.
+        """Build the inputs of the sessions of the job's benchmarks.
 
-        unread: True if other batches may be memory-mapped, with bytes that nothing has read yet.
+        batch: an example of the loader's batches. unread: True if other batches may be
+        memory-mapped, with bytes that nothing has read yet.
         """
         delivered = self.step_delivery()(batch)
         sample, pair = find_model_input(self.job, self.prepared.num_classes, delivered)
@@ -96,10 +106,12 @@ class JobContext:
             drain(epochs, consume, self.job.epochs, self.device)
 
     def join_uneven_ranks(self, session: Session) -> AbstractContextManager[Any]:
-        """A context in which a rank that has no more batches still joins the other ranks' averaging
-        of gradients; does nothing if all ranks have the same number of batches."""
-        # Ranks with the same number of batches need no join, which adds a collective operation to
-        # each step.
+        """A context in which ranks with fewer batches still take part in averaging gradients.
+
+        The context does nothing if all ranks have the same number of batches.
+        """
+        # A join adds a collective operation to each step, so ranks with the same number of batches
+        # do without it.
         even = traits_of(LoaderTraits, self.job.loader).has_even_shares
         if session.ddp is None or (even and not self.prepared.broken):
             return nullcontext()

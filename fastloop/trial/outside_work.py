@@ -1,7 +1,8 @@
-"""Checks for work of a loader outside of the windows: in a pause, or for epochs not yet requested.
+"""Check that a loader does no work outside of the windows: in a pause, or for later epochs.
 
-No window contains such work, so a loader that does it would seem faster than it is. The shadow of a
-timed trial calls these checks.
+A window is the timed stretch of a trial. A loader that works outside of the windows would seem
+faster than it is. The shadow of a timed trial, which is the same trial run again, calls these
+checks.
 """
 
 from __future__ import annotations
@@ -31,28 +32,32 @@ SUSPECT_S = 0.003
 """If idle threads or child processes take more CPU seconds than this, a longer pause decides. On a
 busy machine, a thread that works all the time gets a core for only a part of PAUSE_S."""
 MOST_IDLE_BYTES = 256 << 10
-"""Bytes that may be read in a pause in any case: a thread of the interpreter may read one of its
-own files."""
+"""Bytes that may be read in a pause even if a batch is smaller, because a thread of the interpreter
+may read one of Python's own files."""
 MOST_TIMES_FASTER = 3.0
 """An epoch with a foreseeable number (0, 1, …) may be this many times as fast as an epoch with a
-random number, plus LEAST_GAIN_S. A greater difference shows that the loader made the epoch before
-it was asked for."""
+random number, apart from LEAST_GAIN_S. A greater difference shows that the loader made the epoch
+before it was asked for."""
 LEAST_GAIN_S = 0.005
-"""Seconds of gain, beyond MOST_TIMES_FASTER, that are attributed to chance."""
+"""Seconds of difference, beyond MOST_TIMES_FASTER, that are attributed to chance."""
 LEAST_PAIRS = 3
-"""Minimum number of pairs, each of a foreseen and an unforeseen epoch, before their medians are
+"""Minimum number of pairs, each of a foreseen and an unforeseen epoch, before the medians are
 compared. One pair is not enough for epochs of milliseconds, because an interruption may last as
 long as such an epoch."""
 LONG_S = 0.3
 """If a pair of epochs takes longer than these seconds, it is compared without further pairs."""
 MOST_PAIRS = 10
-"""Maximum number of compared pairs; the loader passes as soon as the medians show no gain. Three
-pairs are too few: on a busy machine, all three unforeseen epochs were late by chance."""
+"""Maximum number of compared pairs. A loader passes as soon as the medians show no gain, but three
+pairs are too few to refuse it: on a busy machine, all three unforeseen epochs may be late by
+chance."""
 
 
 def check_idle(batch_nbytes: int) -> None:
-    """Raise Invalid if threads or processes of the loader work, or read more than a batch, while
-    nothing is asked of it."""
+    """Raise Invalid if the loader works, or reads more than a batch, while nothing is asked of it.
+
+    The work is that of other threads of this process, and of its descendants. batch_nbytes: size of
+    a batch in bytes.
+    """
     pause(SETTLE_S)
     before, before_nbytes = _CpuTimes.now(), _bytes_read()
     pause(PAUSE_S)
@@ -62,9 +67,9 @@ def check_idle(batch_nbytes: int) -> None:
         raise Invalid(f"works outside the window: {work} before it")
     if not before.growth().is_above(SUSPECT_S, SUSPECT_S):
         return
-    # A small reading may be a single tick of 10 ms, or the small part of a core that a busy machine
-    # gives to a thread that works all the time. So the pause is prolonged until the clocks of
-    # processes can be trusted. The allowed CPU time stays the same.
+    # A small CPU time may be a single tick of 10 ms. It may also come from a thread that works all
+    # the time, but gets only a small part of a core on a busy machine. So the pause is prolonged
+    # until the clocks of processes can be trusted. The allowed CPU time stays the same.
     pause(LEAST_SECONDS - PAUSE_S)
     grown = before.growth()
     if grown.is_above(MOST_IDLE_S, MOST_IDLE_CHILDREN_S):
@@ -101,8 +106,8 @@ class _CpuTimes:
 def check_unforeseen_epoch(epochs: Epochs, number: int) -> None:
     """Raise Invalid if epochs with foreseeable numbers are faster than others.
 
-    The batches of the faster epochs were made before they were asked for. number: a random number
-    of an epoch, which has not been asked for before.
+    The loader has then made the batches of the faster epochs before they were asked for. number: a
+    random number of an epoch that has not been asked for before.
     """
     foreseen, unforeseen = [], []
     foreseen_s = unforeseen_s = 0.0
@@ -133,7 +138,7 @@ def _bytes_read() -> int:
     Only the difference between two calls by the same thread is meaningful.
     """
     # Counting itself reads files of /proc, 4 KB for each descendant. So the bytes that this thread
-    # has read are subtracted; those of other threads stay in the total.
+    # has read are subtracted; the bytes of other threads stay in the total.
     process = psutil.Process()
     total = -_bytes_read_here()
     for each in (process, *process.children(recursive=True)):
@@ -153,7 +158,7 @@ def _bytes_read_here() -> int:
 
 
 def _children_seconds() -> float:
-    """CPU time so far of all living descendants."""
+    """CPU seconds so far of all living descendants."""
     total = 0.0
     for process in psutil.Process().children(recursive=True):
         # The process may have ended meanwhile.

@@ -28,7 +28,7 @@ headers, and the kernel reads ahead."""
 
 
 class ReopenableLoader:
-    """An open loader that can be closed and opened again."""
+    """An open loader that can be closed and opened again; `epochs` are those of the open loader."""
 
     def __init__(self, stack: ExitStack, open_: Callable[[], AbstractContextManager[Epochs]]):
         self._stack = stack
@@ -50,7 +50,10 @@ class ReopenableLoader:
 def open_reopenable(
     open_: Callable[[], AbstractContextManager[Epochs]],
 ) -> Iterator[ReopenableLoader]:
-    """Open a loader, to be closed when the context ends."""
+    """A context with an open loader, which is closed when the context ends.
+
+    open_: function that opens the loader, and is called again by `reopen`.
+    """
     with ExitStack() as stack:
         yield ReopenableLoader(stack, open_)
 
@@ -60,7 +63,8 @@ def set_cache_state(
 ) -> tuple[float | None, float | None]:
     """Bring the files into the cache state `state`; all ranks call this together.
 
-    Returns the shares of their pages in memory before and after, see resident_fraction.
+    loading: the open loader of the files, which is reopened for `cold`.
+    Returns the shares of the files' pages in memory before and after, as `resident_fraction` does.
     """
     before = resident_fraction(files)
     if state == "warm":
@@ -71,7 +75,7 @@ def set_cache_state(
 
 
 def evict_on_all_ranks(files: Sequence[Path]) -> None:
-    """Evict the files on every node."""
+    """Evict the files on every node; all ranks call this together."""
     # The barriers ensure that no rank has the files mapped: mapped pages would stay.
     barrier()
     evict(files)
@@ -85,7 +89,10 @@ READ_BYTES = 1 << 20
 
 
 def evict(paths: Iterable[Path]) -> None:
-    """Drop the pages of these files, and of files below these folders, from the page cache."""
+    """Drop the pages of these files, and of files below these folders, from the page cache.
+
+    The system must allow this, see CAN_EVICT. Pages that a process has mapped stay in memory.
+    """
     for path in files_below(paths):
         # A dirty page is not dropped (posix_fadvise(2), POSIX_FADV_DONTNEED).
         flush_to_disk(path)
@@ -105,7 +112,7 @@ def warm(paths: Iterable[Path]) -> None:
 def resident_fraction(paths: Iterable[Path]) -> float | None:
     """Share of these files' pages that are in memory, 0 to 1; None if the system can't report it.
 
-    The query loads no page.
+    Also None if the files have no pages. The query loads no page.
     """
     counts = [_resident_pages(path) for path in files_below(paths)]
     known = [count for count in counts if count is not None]
@@ -151,6 +158,7 @@ def _resident_pages(path: Path) -> tuple[int, int] | None:
 
 
 def _may_query(path: Path) -> bool:
+    """True if mincore(2) tells this process which pages of the file are in memory."""
     return path.stat().st_uid == os.geteuid() or os.access(path, os.W_OK)
 
 

@@ -1,7 +1,8 @@
 """Drop the candidates of tuning that need too much memory or disk, or too much time to start.
 
-The time to start is that of writing a store, or of starting workers. `drop_slow_starts` and
-`drop_unaffordable` return the remaining candidates, and count the dropped ones by reason.
+A candidate is the present job with a change. Its time to start is the time for writing a store, or
+for starting workers. `drop_slow_starts` and `drop_unaffordable` return the remaining candidates,
+and count the dropped ones by reason.
 """
 
 from __future__ import annotations
@@ -26,13 +27,13 @@ from fastloop.tune.pilot import Pilot
 DISK_KEPT = 0.1
 """Share of a disk's free space that a store must leave free."""
 RANDOM_SAMPLES = "the samples are random, and a store repeats one draw of them"
-"""The reason why a candidate with a new store is left out."""
+"""The reason why a candidate with a new store is dropped if the dataset's samples are random."""
 LARGEST_WRITING_SHARE = 0.25
 """Maximum share of the budget that writing one store may take."""
 LARGEST_START_SHARE = 0.05
-"""Maximum share of the budget that starting the workers of one epoch may take. On a busy machine,
-the start of many workers would otherwise take all of a short budget. Chosen by hand: each epoch
-that starts its workers anew may take this share."""
+"""Maximum share of the budget that starting the workers of one epoch may take, chosen by hand. On a
+busy machine, many workers that start anew in each epoch would otherwise take all of a short
+budget."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,16 +43,16 @@ class Bounds:
     memory_mib: float
     """The memory that a trial may take, in MiB."""
     budget_s: float | None
-    """Seconds of the budget; None: the budget is not a time."""
+    """Seconds of the budget; None if the budget is not a time."""
     slowdown: float = 1.0
-    """Factor by which the load of the machine prolongs work."""
+    """Factor by which other programs on the machine prolong the start of workers."""
 
 
 def check_memory(pilot: Pilot, limit_mib: float | None) -> None:
     """Raise UsageError if the user's limit of memory can't be kept.
 
-    That is so if memory can't be observed, or if the present configuration is above the limit: it
-    must run, because all others are compared with it.
+    A limit can't be kept if memory can't be observed, or if the present configuration exceeds it:
+    that configuration must run, because all others are compared with it. limit_mib: None: no limit.
     """
     if limit_mib is None:
         return
@@ -69,14 +70,14 @@ def drop_slow_starts(
 ) -> tuple[list[ChangedJob], dict[str, int]]:
     """Drop candidates that combine many workers (WORKERS_FOR_WAITING) with a changed start method.
 
-    Returns the rest, and the number of dropped ones by reason.
+    Returns (the remaining candidates, reason -> number of dropped ones).
     """
     kept = []
     left_out = Counter[str]()
     for each in candidates:
         loading = each.job.loading
         context = as_override("multiprocessing_context", loading.multiprocessing_context)
-        # Workers that are not forked import torch again, so that this many take minutes to start.
+        # Workers that are not forked import torch again, so the start of many takes minutes.
         if loading.num_workers in WORKERS_FOR_WAITING and context in each.change.overrides:
             left_out[f"num_workers={loading.num_workers} with {context}: slow to start"] += 1
         else:
@@ -89,7 +90,8 @@ def drop_unaffordable(
 ) -> tuple[list[ChangedJob], dict[str, int]]:
     """Drop candidates that exceed the bounds, and those with a store that can't be written.
 
-    Returns the rest, and the number of dropped ones by reason.
+    pilot: the first measurements of the present configuration. Returns (the remaining candidates,
+    reason -> number of dropped ones).
     """
     kept = []
     left_out = Counter[str]()
@@ -102,8 +104,10 @@ def drop_unaffordable(
 
 
 def _excess(job: Job, pilot: Pilot, bounds: Bounds) -> str:
-    """The reason why the job is dropped: the bound that it exceeds, or why its store can't be
-    written; empty if it is kept."""
+    """The reason why the job is dropped; empty if it is kept.
+
+    The reason is a bound that the job exceeds, or an obstacle to writing its store.
+    """
     if pilot.memory is not None:
         peak_mib = forecast_trial_mib(job, pilot.memory)
         if peak_mib > bounds.memory_mib:
@@ -122,10 +126,10 @@ def _excess_of_store(job: Job, pilot: Pilot, bounds: Bounds) -> str:
     store = job.loader.store
     if store is None or store == pilot.present.loader.store:
         return ""
-    # Writing such a store is refused, so the race must not begin a trial that needs it.
+    # Writing a store of random samples is refused, so no trial that needs such a store may begin.
     if pilot.prepared.random:
         return RANDOM_SAMPLES
-    # A store holds all samples as rows, whatever its format adds.
+    # This is the size of the rows. The bytes that the store's format adds are not known.
     nbytes = pilot.prepared.num_samples * pilot.prepared.sample_nbytes
     free = shutil.disk_usage(nearest_existing(Path(store.root))).free
     if nbytes > (1 - DISK_KEPT) * free:

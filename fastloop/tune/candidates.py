@@ -1,7 +1,8 @@
 """Find the candidates of tuning: the combinations of a space that can run here with this data.
 
-A space has the values to try for each setting. `find_tune_candidates` combines them, and counts the
-combinations that can't run by reason. `choose_simplest` picks those that a race tries first.
+A space has the values to try for each setting. `find_tune_candidates` combines these values. For
+each reason, it also counts the combinations that can't run. `choose_simplest` chooses the
+candidates that run first.
 """
 
 from __future__ import annotations
@@ -29,24 +30,25 @@ from fastloop.trial.support import check_support
 from fastloop.tune.expected_cost import EXPECTED_COSTS
 
 CROSSED_FIRST = ("loader", "decoder", "num_workers")
-"""Settings that decide whether others have an effect, so they are combined first. If a combination
-of these can't run, it is not combined with the rest."""
+"""Settings that decide whether other settings have an effect, so these are combined first. If a
+combination of these settings can't run, it is not combined with the rest."""
 UNPREDICTED = ("loader", "decoder")
-"""Settings with an effect that the model can hardly predict, because its input was measured with
-the present loader and decoder. Their simplest changes run first: among a thousand combinations with
-workers, which the model does predict, another loader would hardly get a trial by chance."""
+"""Settings with effects that the model of a loader can hardly predict, because its input was
+measured with the present loader and decoder. The simplest change to each other loader or decoder
+runs first. By chance alone, it would hardly get a trial among a thousand combinations of workers,
+which the model does predict."""
 NEUTRAL_VALUES: Mapping[str, Any] = {
     **{name: DECLARED[name].default for name in DATALOADER},
     "device_prefetch": 0,
 }
-"""Values that are most likely supported in any combination."""
+"""Setting -> the value that is most likely supported in any combination."""
 Choice = tuple[str, ...]
-"""The overrides, such as num_workers=2, that choose one value of a setting, or one option of a
-group such as loader together with its settings."""
+"""The overrides, such as num_workers=2, that choose one value of a setting. For a group, such as
+loader, they choose an option of the group together with the option's settings."""
 Dimensions = Mapping[str, Sequence[Choice]]
-"""The choices for each setting or group, by its name. A combination has one choice of each."""
+"""Name of a setting or group -> its choices. A combination has one choice of each dimension."""
 Effect = Mapping[str, Any]
-"""The values that a choice changes, by name of a field of Job or of LoadingSettings."""
+"""Name of a field of Job or of LoadingSettings -> the value that a choice gives to the field."""
 Compose = Callable[[Sequence[str]], Job]
 """Returns the job of a list of overrides; raises UsageError for a value that no job can have."""
 
@@ -56,9 +58,9 @@ class Candidates:
     """The combinations of a space."""
 
     found: tuple[ChangedJob, ...]
-    """The combinations that can be run, without the present configuration."""
+    """The combinations that can run, without the present configuration."""
     left_out: Mapping[str, int]
-    """The number of combinations that can't be run, by the reason."""
+    """Reason -> number of the combinations that can't run for this reason."""
 
 
 def find_tune_candidates(
@@ -69,12 +71,12 @@ def find_tune_candidates(
 ) -> Candidates:
     """Find the jobs of all combinations of the space that can run here; count the others by reason.
 
-    overrides: those of the present job. space: for each setting, by name, the texts name=value of
-    its values. compose: makes a job of a list of overrides.
+    overrides: the overrides of the present job. space: name of a setting -> a text name=value for
+    each of its values. compose: makes a job of a list of overrides.
     """
 
     # There may be thousands of combinations, and Hydra, which composes jobs, is slow. So each
-    # choice is composed once, and a combination joins the fields that its choices change.
+    # choice is composed only once. A combination joins the fields that its choices change.
     @cache
     def find_effect(choice: Choice) -> Effect:
         if not choice:
@@ -97,15 +99,14 @@ def find_tune_candidates(
 def choose_simplest(
     jobs: Sequence[Job], changes: Sequence[Sequence[str]], predicted: Sequence[float]
 ) -> list[int]:
-    """Choose the simplest change to each loader and decoder; returns indices of `jobs`, the most
-    promising first.
+    """Choose the simplest change to each loader and decoder, the one with the fewest overrides.
 
-    The simplest change has the fewest overrides. A loader that needs a store of its own is left
-    out, unless it is one of EXPECTED_COSTS, which usually win: there are a dozen formats of stores,
-    and writing all of them would take the time of the race.
+    Returns indices of `jobs`, the most promising first. A loader that needs a store of its own is
+    left out: there are a dozen formats of stores, and writing all of them would take the time of
+    the race. The loaders of EXPECTED_COSTS, which usually win, are not left out.
 
-    jobs: the configurations, the present one first. changes: the overrides of each. predicted: the
-    predicted cost of each.
+    jobs: the configurations, the present one first. changes: the overrides of each configuration.
+    predicted: the predicted cost of each configuration.
     """
     simplest: dict[str, int] = {}
     for place, (job, change) in enumerate(zip(jobs, changes, strict=True)):
@@ -129,8 +130,9 @@ def choose_simplest(
 def fold_settings(dimensions: Dimensions, find_effect: Callable[[Choice], Effect]) -> Dimensions:
     """The dimensions, with settings of options, such as `loader.ahead`, folded into their group.
 
-    The choices of the group `loader` are then the options without this setting, and each option
-    that has it with each of its values.
+    The group `loader` then has one choice for each option without this setting. An option with the
+    setting becomes several choices, one for each value of the setting. find_effect: returns the
+    effect of a choice; raises UsageError for a choice that no job can have.
     """
     folded = {name: [*choices] for name, choices in dimensions.items() if "." not in name}
     for name, choices in dimensions.items():
@@ -160,19 +162,20 @@ class _Crossing:
     effects: Mapping[Choice, Effect]
     """The values that each choice changes."""
     found: list[ChangedJob] = field(default_factory=list)
+    """The combinations that can run, as far as they are built."""
     left_out: Counter[str] = field(default_factory=Counter)
-    """The number of combinations that can't be run, by the reason."""
+    """Reason -> number of the combinations that can't run for this reason."""
 
     def cross(self, chosen: tuple[Choice, ...], names: Sequence[str]) -> None:
-        """Combine the chosen values with all choices of the dimensions `names`; add the jobs."""
+        """Combine the choices `chosen` with all choices of the dimensions `names`; add the jobs."""
         if not names:
             self._add(chosen)
             return
         name, *rest = names
         for choice in self.dimensions[name]:
             combination = (*chosen, choice)
-            # If these choices can't run with any of the rest, one check replaces the checks of all
-            # these combinations.
+            # If these choices can't run with neutral values, they can't run with any of the rest.
+            # One check then replaces the checks of all these combinations.
             if name in CROSSED_FIRST and (reason := self._why_none_runs(combination, rest)):
                 self.left_out[reason] += math.prod(len(self.dimensions[each]) for each in rest)
             else:
@@ -193,21 +196,22 @@ class _Crossing:
         if reason := _why_unsupported(job):
             self.left_out[reason] += 1
             return
-        # Overrides that change nothing in the present job are not part of a name.
+        # Overrides that change nothing in the present job are left out of the change and its name.
         effective = [text for choice in chosen if self.effects[choice] for text in choice]
         change = Change(overrides=(*effective, *repairs))
         self.found.append(ChangedJob(change=change, job=job))
 
     def _apply(self, chosen: Sequence[Choice], values: Effect) -> Job:
-        """The present job with these values; the choices' values replace them."""
+        """The present job with these values, and with the values of the choices, which take
+        precedence."""
         for choice in chosen:
             values = {**values, **self.effects[choice]}
         return _with_values(self.present, values)
 
     def _repair(self, job: Job) -> tuple[Job, list[str]]:
-        """Reset the user's settings that this job can't honour, except those that the space names.
+        """Reset the user's settings that this job can't honour, except the settings of the space.
 
-        Returns the job with their default values, and the overrides that set these values.
+        Returns the job with the default values of these settings, and the overrides that set them.
         """
         # A job with a setting that its loader does not honour is unsupported. For example, the
         # user's prefetch_factor would exclude every candidate without workers.
@@ -226,7 +230,7 @@ class _Crossing:
 
 
 def _why_unsupported(job: Job) -> str:
-    """The reason why the job can't be run here; empty if it can."""
+    """The reason why the job can't run here; empty if it can."""
     try:
         check_support(job)
     except Unsupported as error:
@@ -241,7 +245,8 @@ def _in_order(dimensions: Dimensions) -> Dimensions:
 
 
 def _find_effect(present: Job, changed: Job) -> Effect:
-    """The fields of Job and of LoadingSettings that differ, with the values of the changed job."""
+    """The fields of Job and of LoadingSettings in which the jobs differ, with the values of
+    `changed`."""
     values = {
         each.name: getattr(changed, each.name)
         for each in fields(Job)  # pyright: ignore[reportArgumentType]

@@ -1,14 +1,14 @@
 """Observe the peak memory of the present configuration, and forecast that of other ones.
 
 Memory is the sum of the PSS (proportional set size) of the job's processes: a page that several of
-them share counts only once. `observe_memory` reads it in the job's own process as batches are
-delivered: then memory is largest, and the workers live. Sampling from outside, as the instrumented
-pass after trials does, would miss a short epoch with workers that live for a tenth of a second.
+them share counts only once. The job's own process reads this sum while batches are delivered: then
+memory is largest, and the workers live. Another process that samples the memory from time to time
+would miss a short epoch, in which workers live for a tenth of a second.
 
 `forecast_peak_mib` adds up measurements of the present configuration: the memory of the process
-without workers, and the memory that some numbers of workers add. It adds further batches in queues
-by their size, and the rows that a loader maps. If the loader copies the rows into memory, they
-count twice, because the mapped pages stay in use.
+without workers, and the memory that some numbers of workers add. The function adds the size of
+further batches in queues, and of the rows that a loader maps. Rows that the loader copies into
+memory count twice, because the mapped pages stay in use.
 """
 
 from __future__ import annotations
@@ -49,8 +49,10 @@ READINGS_OF_EPOCH = 12
 
 
 def observe_peak_mib(job: Job, prepared: PreparedData) -> float | None:
-    """Observe the greatest PSS, in MiB, of this process and its workers in two epochs with steps;
-    None if the system does not report it."""
+    """Observe the greatest PSS of this process and its workers, in MiB, in two epochs with steps.
+
+    None if the system does not report the PSS.
+    """
     context = start_job(job, prepared, 0)
     whole = count_batches(job, prepared)
     count = min(whole, job.batches or whole)
@@ -60,8 +62,8 @@ def observe_peak_mib(job: Job, prepared: PreparedData) -> float | None:
         first = next(batches)
         deliver = context.step_delivery()
         consume, _ = benchmark_of(job).session(context.build_setup(first)).start(deliver)
-        # This ends the workers of the first epoch. Otherwise they would be counted together with
-        # the next ones.
+        # This ends the workers of the first epoch, which would otherwise be counted together with
+        # the workers of the next epoch.
         del batches
         for number in range(OBSERVED_EPOCHS):
             peaks += _read_during(loader.epochs(number), consume, count)
@@ -89,17 +91,17 @@ class MemoryProfile:
     process_mib: float
     """Peak of the present job without workers."""
     added_mib: Mapping[str, Mapping[int, float]]
-    """The memory that workers add, by start method and number of workers."""
+    """Start method -> number of workers -> the memory that these workers add."""
     prefetch_factor: int = TORCH_PREFETCH
-    """The prefetch_factor of the passes in which added_mib was observed."""
+    """The prefetch_factor of the passes in which `added_mib` was observed."""
     batch_mib: float
     """Size of a batch."""
     batches: int
-    """Number of batches in an epoch; queues never hold more."""
+    """Number of batches in an epoch; queues never hold more batches."""
     rows_mib: float
     """Size of all samples as rows of a store."""
     included_rows_mib: float = 0.0
-    """Rows that the present loader has mapped or copied; process_mib includes them."""
+    """Size of the rows that the present loader maps or copies; `process_mib` includes them."""
 
 
 def observe_memory(
@@ -109,11 +111,11 @@ def observe_memory(
     limit_mib: float,
     passes: TimedPasses,
 ) -> MemoryProfile | None:
-    """Observe the memory of the present job: without workers, and with up to two numbers of them.
+    """Observe the memory of the present job, without workers and with up to two numbers of workers.
 
-    These are the smallest and the largest number in `workers` that seem to stay within limit_mib.
-    whole_batches: number of batches in a whole epoch. passes: runs passes as long as there is time.
-    Returns None if memory can't be observed, or if there is no time for it.
+    The numbers are the smallest and the largest one in `workers` that seem to stay within
+    `limit_mib`. whole_batches: number of batches in a whole epoch. passes: runs the passes, as long
+    as there is time. Returns None if memory can't be observed, or if there is no time for that.
     """
     job = explained.job
     prepared = explained.prepared
@@ -152,9 +154,9 @@ def _observe_workers(
     """
     without_workers = explained.without_workers(explained.job.torch_threads)
     added_mib: dict[int, float] = {}
-    # Two numbers of workers are observed, because memory is not proportional to their number. The
-    # first worker also keeps the pages that the process has changed since the fork, and the last
-    # workers have little to do in a short epoch.
+    # Two numbers of workers are observed, because memory is not proportional to the number. The
+    # first worker adds more than others, as it keeps the pages that the process has changed since
+    # the fork. The last workers of many add less, as they have little to do in a short epoch.
     for choose in (min, max):
         fitting = [n for n in workers if process_mib + _extrapolate(added_mib, n) <= limit_mib]
         counts = [n for n in fitting if n not in added_mib]
@@ -176,15 +178,19 @@ def _observe_workers(
 
 
 def _extrapolate(added_mib: Mapping[int, float], workers: int) -> float:
-    """The MiB that this number of workers adds, in proportion to the largest observed number; 0 if
-    none was observed."""
+    """The MiB that this number of workers adds, in proportion to the largest observed number.
+
+    0 if no number was observed.
+    """
     most = max(added_mib, default=1)
     return added_mib.get(most, 0.0) * workers / most
 
 
 def _count_rows_held(job: Job, prepared: PreparedData) -> float:
-    """Number of copies of all rows that an observed pass has in memory; a fraction if it has read
-    only some of the rows."""
+    """Number of copies of all rows that an observed pass has in memory.
+
+    The number is a fraction if the pass reads only some of the rows.
+    """
     if job.loader.store is None:
         return 0.0
     # The loader copies the rows into memory, and their mapped pages stay in memory, too.
@@ -195,8 +201,10 @@ def _count_rows_held(job: Job, prepared: PreparedData) -> float:
 
 
 def _peak_mib(explained: ExplainedJob) -> float | None:
-    """Observe a pass in a child process; returns the peak of its PSS in MiB, or None if the system
-    does not report it or the pass failed."""
+    """Observe the peak of the PSS of a pass in a child process, in MiB.
+
+    None if the system does not report the PSS, or if the pass failed.
+    """
     job = explained.job
     explained.begin_step("observing memory")
     try:
@@ -213,7 +221,7 @@ def forecast_peak_mib(job: Job, profile: MemoryProfile) -> float:
     batch_mib = profile.batch_mib
     peak = profile.process_mib + max(0.0, _rows_mib(job, profile) - profile.included_rows_mib)
     if workers := loading.num_workers:
-        # The observed workers had batches in their queues, which are not added twice.
+        # The memory of the observed workers includes batches in queues, which are not added again.
         queued = min(workers * loading.batches_ahead, profile.batches)
         included = min(workers * profile.prefetch_factor, profile.batches)
         peak += _workers_mib(profile, job.start_method(), workers)
@@ -229,16 +237,20 @@ def forecast_peak_mib(job: Job, profile: MemoryProfile) -> float:
 
 
 def forecast_trial_mib(job: Job, profile: MemoryProfile) -> float:
-    """Forecast the peak in MiB that a trial of the job may reach: the job's own peak and the memory
-    for measuring it, with FORECAST_MARGIN added."""
+    """Forecast the peak that a trial of the job may reach, in MiB.
+
+    This is the sum of the job's own peak and the memory for measuring, plus FORECAST_MARGIN.
+    """
     return (1 + FORECAST_MARGIN) * (forecast_peak_mib(job, profile) + _measuring_mib(job, profile))
 
 
 def _measuring_mib(job: Job, profile: MemoryProfile) -> float:
-    """The MiB that a trial holds to compare data or to measure its limit, which is the speed of the
-    same work without a loader."""
-    # Comparing data holds batches; measuring the limit holds batches or rows. One comes after the
-    # other, so the greatest of these counts.
+    """The MiB that a trial holds to compare data, or to measure the limit.
+
+    The limit is the speed of the same work without a loader.
+    """
+    # Batches are held for the comparison, and batches or rows for the limit. The limit is measured
+    # at another time than the data are compared, so only the greatest of these sizes counts.
     limits = {each.limit for each in job.benchmark.values()}
     batches = max(HELD_BATCHES, MAX_REPLAY_BATCHES if "replay" in limits else 0)
     source_mib = min(profile.rows_mib, MAX_SOURCE_BYTES / MIB) if "gather" in limits else 0.0
@@ -254,16 +266,22 @@ def _rows_mib(job: Job, profile: MemoryProfile) -> float:
 
 
 def _workers_mib(profile: MemoryProfile, method: str, workers: int) -> float:
-    """The MiB that this number of workers adds. For a start method that was not observed, it is the
-    maximum over the observed ones."""
+    """The MiB that this number of workers adds.
+
+    For a start method that was not observed, the maximum over the observed methods; 0 if there are
+    none.
+    """
     known = profile.added_mib
     curves = [known[method]] if method in known else [*known.values()]
     return max((_interpolate(curve, workers) for curve in curves), default=0.0)
 
 
 def _interpolate(added_mib: Mapping[int, float], workers: int) -> float:
-    """The MiB that this number of workers adds: linear between zero and the observed numbers,
-    and in proportion beyond."""
+    """The MiB that this number of workers adds, by linear interpolation.
+
+    added_mib: number of workers -> MiB that were observed; zero workers add nothing. Beyond the
+    largest observed number, the MiB grow in proportion to the number.
+    """
     most = max(added_mib)
     if workers >= most:
         return added_mib[most] * workers / most

@@ -1,4 +1,4 @@
-"""Race configurations, to find the fastest of many at a fraction of the cost of measuring them all.
+"""Race configurations, to find the fastest of many at a fraction of the cost of measuring all.
 
 `race` runs rounds, in which each chosen configuration gets one trial, and returns a `RaceResult`.
 Each round runs the present configuration (the user's own), the leader (the fastest so far), and the
@@ -8,8 +8,8 @@ leader get more.
 
 Fresh rounds then confirm the gain of the winner. The rounds of the race would promise too much,
 because a race picks the luckiest of many configurations. A trial begins only if the budget has room
-for it and for the rounds that must follow, judged by the cost of the trials so far. Only the
-arguments `measure` and `spent` have effects, so a race can be replayed on recorded costs.
+for the trial and for the rounds that must follow, judged by the cost of the trials so far. A race
+acts only by its arguments `measure` and `spent`, so a race can be replayed on recorded costs.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from fastloop.tune.surrogate import Posterior, Surrogate
 
 Measure = Callable[[str, int, float], float | None]
 """Measures one trial: (name of the configuration, number of the round, share of the budget that the
-trial may take) -> the trial's cost in seconds, see objective.py. None if the configuration has
-failed; it gets no further trial. Raises NoRoomError if a trial of the present configuration was
-stopped because it took longer than that share."""
+trial may take) -> the trial's cost in seconds, see objective.py. None if the trial has failed; the
+configuration then gets no further trial. Raises NoRoomError if a trial of the present configuration
+was stopped because it took more than its share."""
 YOURS = "yours"
 """Name of the present configuration."""
 FEWEST_CONFIRMING = 3
@@ -49,9 +49,9 @@ LEAST_CHANCE = 0.02
 """The race goes on while the chance that any configuration is better than the leader by more than
 LEAST_LOG_GAIN is greater than this."""
 LEAST_OPEN_GAIN = 0.1
-"""If the fresh rounds show a gain of this size or more, but do not confirm it, nothing is decided:
-the rounds differ too much, as on a busy machine. Chosen by hand: such a gain is worth more time,
-and it is five times the smallest gain that is reported."""
+"""Smallest gain that leaves a race undecided if the fresh rounds show the gain, but do not confirm
+it. The rounds then differ too much, as on a busy machine. Chosen by hand: such a gain is worth more
+time, and is five times the smallest gain that is reported."""
 SIGNIFICANCE = 0.05
 """A gain is confirmed only if its p value is below this."""
 
@@ -81,7 +81,7 @@ class RaceResult:
     """Seconds of `present` relative to the winner's in the confirming rounds: 2 is twice as fast.
     None if there was nothing to confirm."""
     not_run: tuple[str, ...] = ()
-    """The configurations that did not run: there was no room, or they promised too little."""
+    """The configurations that did not run, for lack of room or because they promised too little."""
     ties: tuple[str, ...] = ()
     """Other configurations that have run and are not surely slower than the winner."""
     is_cut: bool = False
@@ -100,15 +100,17 @@ class RaceResult:
 
     @property
     def is_undecided(self) -> bool:
-        """True if the budget ended too early, or the fresh rounds neither confirm nor refute the
-        gain that they show."""
+        """True if the budget ended too early, or if an open gain remains.
+
+        A gain is open if the fresh rounds show LEAST_OPEN_GAIN or more, but do not confirm it.
+        """
         is_open = self.gain is not None and self.gain.estimate >= 1 + LEAST_OPEN_GAIN
         return self.is_cut or (is_open and not self.is_faster)
 
     def compare(self, name: str) -> Ratio | None:
-        """Compare a configuration's cost with the winner's, in rounds of the race that both ran.
+        """The cost of a configuration relative to the winner's, in rounds of the race with both.
 
-        2: the configuration costs twice as much. None if they share no such round.
+        2 means that the configuration costs twice as much. None if no round has both.
         """
         # The confirming rounds are left out, because only two configurations ran in them.
         of_name, of_winner = self.seconds.get(name, {}), self.seconds[self.winner]
@@ -120,8 +122,7 @@ class RaceResult:
 
 @dataclass(frozen=True, kw_only=True)
 class RaceRules:
-    """The trials for which a race keeps room after its rounds, and the configurations that it tries
-    first."""
+    """The work for which a race keeps room at its end, and the configurations to try first."""
 
     confirming: int = 5
     """Number of rounds of the winner and the present configuration after the race."""
@@ -154,13 +155,14 @@ class _Race:
     rounds: int = 0
     """Number of rounds so far."""
     is_cut: bool = False
-    """True if there is no room for all rounds that confirm a gain; they run as far as there is
-    room."""
+    """True if the budget was too small for a whole race. Rounds that confirm a gain then run only
+    as far as there is room."""
     is_over: bool = False
     """True once a trial of the present configuration was stopped: no further trial runs."""
 
     @property
     def present(self) -> str:
+        """Name of the present configuration."""
         return self.surrogate.names[0]
 
     def run_round(self, names: Sequence[str], kept: float | None) -> list[str]:
@@ -192,7 +194,7 @@ class _Race:
         return ran
 
     def _run_trial(self, name: str, number: int, kept: float | None) -> bool:
-        """Run a trial, if there is room for it; True once it has been measured."""
+        """Run a trial if there is room for the trial; returns True if its cost was measured."""
         before = self.spent()
         room = self._find_room(name, number, kept)
         if room < self.price(name) or self.present in self.failed or self.is_over:
@@ -215,9 +217,9 @@ class _Race:
     def _find_room(self, name: str, number: int, kept: float | None) -> float:
         """The share of the budget that a trial may take."""
         room = 1 - self.spent()
-        # The rounds that confirm run even if they exceed the budget by a little: without them all
-        # trials so far would be wasted. So does the present configuration in a round that has
-        # begun, because the other trials of the round are compared with it.
+        # Two kinds of trials may exceed the budget by a little. One is a trial of a round that
+        # confirms, without which all trials so far would be wasted. The other is the trial of the
+        # present configuration, with which the other trials of the round are compared.
         if kept is None or name == self.present:
             return max(room, 2 * self.price(name))
         # The present configuration must still run in this round if it has not.
@@ -237,18 +239,21 @@ class _Race:
 
     @property
     def usual_price(self) -> float:
-        """The share of the budget that a trial usually takes: the median over the latest trial of
-        each configuration."""
+        """The share of the budget that a trial usually takes.
+
+        This is the median over the latest trial of each configuration.
+        """
         return max(1e-9, stats.median([each[-1] for each in self.prices.values()] or [0.0]))
 
     def price_of_both(self, leader: str) -> float:
-        """The share of the budget that a round of the present configuration and the leader
-        costs."""
+        """The share of the budget for a round of the present configuration and the leader."""
         return self.price(self.present) + self.price(leader)
 
     def share_to_keep(self, leader: str) -> float:
-        """The share of the budget that is kept for the rounds that confirm this leader, and for the
-        passes after them."""
+        """The share of the budget to keep for the rounds that confirm this leader's gain.
+
+        It includes the passes after these rounds.
+        """
         rules = self.rules
         both = self.price_of_both(leader)
         wished = min(rules.reserve, PRICE_MARGIN * (rules.confirming + rules.finishing) * both)
@@ -268,8 +273,10 @@ class _Race:
         return sum(self.find_chances(posterior).values()) > LEAST_CHANCE
 
     def find_chances(self, posterior: Posterior) -> dict[str, float]:
-        """Estimate the chance that a configuration is better than the leader by more than
-        LEAST_LOG_GAIN, for each name except the leader's and those that have failed."""
+        """Estimate each configuration's chance to beat the leader by more than LEAST_LOG_GAIN.
+
+        Returns the chances by name, without the leader and without configurations that have failed.
+        """
         leader = self.find_leader(posterior)
         place = self.surrogate.places[leader]
         gains = posterior.mean[place] - posterior.mean - LEAST_LOG_GAIN
@@ -290,14 +297,16 @@ class _Race:
         return tuple(name for name in others if bounds[places[name]] <= 0)
 
     def choose_round(self, posterior: Posterior, count: int) -> list[str]:
-        """Choose the names of the next round, at most `count` besides the present configuration:
-        the leader, then names of `rules.first`, then the most promising ones."""
+        """Choose at most `count` names for the next round, besides the present configuration.
+
+        The first is the leader. Then come names of `rules.first`, then the most promising ones.
+        """
         chances = self.find_chances(posterior)
         chosen = [*dict.fromkeys((self.present, self.find_leader(posterior)))]
         # The present configuration runs in every round, beyond `count`.
         count += 1 - len(chosen)
-        # Names with a chance below this are hopeless: all of them together have a chance below
-        # LEAST_CHANCE, at which the race ends anyway.
+        # A name with a chance below `least` is hopeless. If all names were hopeless, the sum of
+        # their chances would be below LEAST_CHANCE, and the race would have ended.
         least = LEAST_CHANCE / len(self.surrogate.names)
         hopeless = {name for name in self.surrogate.names if chances.get(name, 0.0) < least}
         known = {*chosen, *hopeless, *self.costs_s}
@@ -343,8 +352,10 @@ def race(
 
 
 def _try_one(run: _Race) -> None:
-    """Run the most promising configuration once if there is no room for a whole race: one trial is
-    better than none."""
+    """Run the most promising configuration once, if it may be faster and there is room for it.
+
+    Called after a race without room for any round of other configurations than the present one.
+    """
     posterior = run.fit()
     run.is_cut = run.is_open(posterior)
     if run.is_cut and run.spent() + run.price(run.present) + run.usual_price <= 1:

@@ -90,7 +90,10 @@ def longest_epoch_s(left_s: float, start_s: float = TRIAL_S) -> float:
 
 
 def name_budget_of_share(seconds: float, share: float) -> str:
-    """The `budget=` to propose if these seconds, with a margin of 20 %, may be this share of it."""
+    """The `budget=` to propose for a task that may take only a share of the budget.
+
+    seconds: time of the task; a margin of 20 % is added. share: the share, from 0 to 1.
+    """
     return f"budget={math.ceil(MARGIN_OF_FORECAST * seconds / share / STEP_S) * STEP_S}s"
 
 

@@ -110,7 +110,7 @@ def test_loader_that_a_library_makes_of_the_planned_one_is_raced(tmp_path):
     (tmp_path / "train.py").write_text(
         text.replace("            pass", "            batch[0].sum()")
     )
-    words = ("budget=25s", "--script", "train.py")
+    words = ("budget=45s", "--script", "train.py")
     process = run_fastloop(*words, cwd=tmp_path, command="tune")
     assert process.returncode == 0, process.stdout + process.stderr
     assert f"train.py:{MADE_LINE}: the DataLoader of the loop" in process.stdout

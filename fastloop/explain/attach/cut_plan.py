@@ -1,4 +1,8 @@
-"""The plan of a shortened run of a script, and its processes' results, as files of a folder."""
+"""Write and read the plan of a shortened run of a script, and the results of its processes.
+
+A shortened run ends once the loop has worked on a number of batches. Plan and results are files of
+a folder, to which the script's processes record.
+"""
 
 from __future__ import annotations
 
@@ -10,44 +14,47 @@ from fastloop.explain.attach.loss_comparison import Loss
 from fastloop.explain.change import Change, change_from
 
 CUT = "cut.json"
-"""Name of the file with the plan; if a probe finds this file, the run is a shortened one."""
+"""Name of the file with the plan. If the file exists, the run is a shortened one."""
 RESULT = "result-{}.json"
-"""Name of the file with the result of a process, by the id of the process."""
+"""Name of the file with the result of the process with that id."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class CutRun:
-    """The loop of a script that is timed, and the change of its DataLoader."""
+    """The plan of a shortened run: the loop that is timed, and the change of its DataLoader."""
 
     place: str
     """File and line of the loop."""
     made_at: tuple[str, ...]
-    """Path and line of the call that makes the DataLoader; several if its file may be in one of
+    """Path and line of the call that makes the DataLoader; several paths if the file may lie in
     several folders."""
     batches: int
-    """Number of batches after which the script ends."""
+    """Number of batches of the loop after which the script ends."""
     change: Change
+    """The change of the DataLoader; an empty change leaves the script as it is."""
     hashed: int = 0
-    """Number of batches, from the first one on, of which the samples are hashed, and the losses of
-    the steps recorded. The time for hashing does not count as part of the loop, but workers go on
+    """Number of the first batches for which the samples are hashed, and the losses of the steps
+    recorded. The time for hashing does not count as part of the loop, but workers go on
     meanwhile."""
 
 
 @dataclass(kw_only=True)
 class CutResult:
-    """The loop in a process of a shortened run."""
+    """The result of a process of a shortened run: the times, hashes and losses of the loop."""
 
     seconds: float = 0.0
-    """Time of the loop's passes: iter(), the waits and the steps of its batches."""
+    """Time of the loop's passes, which consists of iter(), the waits and the steps."""
     once_s: float = 0.0
-    """The part of `seconds` until the loop asks for its second batch: workers start in it, and the
-    first step loads libraries."""
+    """The part of `seconds` until the loop asks for its second batch. In this time workers start,
+    and the first step loads libraries."""
     hash_s: float = 0.0
-    """Time for hashing the second batch and later ones: hashing the first one also imports
+    """Seconds for hashing all batches except the first one, because hashing that one also imports
     libraries."""
     batches: int = 0
+    """Number of batches that the loop has received."""
     digests: list[int] = field(default_factory=list)
-    """A hash of each batch's samples, whatever their order; empty if they are not hashed."""
+    """A hash for each batch, which does not depend on the order of its samples; empty if samples
+    are not hashed, or can't be hashed."""
     losses: list[Loss] = field(default_factory=list)
     """The losses of the steps on the hashed batches."""
     notes: list[str] = field(default_factory=list)
@@ -55,12 +62,12 @@ class CutResult:
 
 
 def write_cut(folder: Path, cut: CutRun) -> None:
-    """Let processes that record to the folder make a shortened run."""
+    """Write the plan to the folder, so that processes that record to the folder carry it out."""
     (folder / CUT).write_text(json.dumps(asdict(cut)))
 
 
 def read_cut(folder: Path) -> CutRun | None:
-    """The shortened run that the folder asks for; None: a whole run is recorded."""
+    """The plan in the folder; None if there is none, because a whole run is recorded."""
     try:
         read = json.loads((folder / CUT).read_text())
     except FileNotFoundError:
@@ -72,6 +79,6 @@ def read_cut(folder: Path) -> CutRun | None:
 
 
 def read_results(folder: Path) -> list[CutResult]:
-    """The loop in each process that had all batches."""
+    """The results of the processes in which the loop has worked on all batches of the plan."""
     paths = sorted(folder.glob(RESULT.format("*")))
     return [CutResult(**json.loads(path.read_text())) for path in paths]

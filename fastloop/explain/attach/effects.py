@@ -1,7 +1,8 @@
 """Find the effects of a script beyond its own process, which a second run would have again.
 
-Python's audit hooks (PEP 578) report the files that it writes and removes, its connections, and the
-programs that it starts.
+Python's audit hooks (PEP 578) report the files that the script writes and removes, its connections,
+and the programs that it starts. The script's processes write these reports as lines to a folder of
+records, which the command reads after the run.
 """
 
 from __future__ import annotations
@@ -19,11 +20,13 @@ from types import ModuleType
 from typing import Any
 
 RECORD_FILE, REQUEST_FILE = "effects-{}.txt", "effects"
-"""Names of the file with the effects of a process, by its id, and of the file that asks for it."""
+"""Names of two files: the first has the effects of the process with that id, and the second asks
+processes to write such files."""
 LEFT_OUT = (".git", ".venv", "venv", "outputs", "__pycache__")
-"""Folders in which no changes are looked for, and which a copy of the working folder lacks."""
+"""Names of folders in which no changed files are looked for. A copy of the working folder lacks
+these folders."""
 MOST_LINES = 5
-"""If a script changes more files of one folder than this, only their number is shown."""
+"""If a script changes more files of one folder than this, only the number of the files is shown."""
 WRITE_FLAGS = os.O_WRONLY | os.O_RDWR
 """Flags with which a file is opened for writing."""
 SYSTEM_FOLDERS = ("/dev/", "/proc/", "/sys/")
@@ -31,19 +34,19 @@ SYSTEM_FOLDERS = ("/dev/", "/proc/", "/sys/")
 REMOVAL_EVENTS = {"os.remove", "os.rmdir", "shutil.rmtree"}
 """Audit events after which a file or folder is gone."""
 _home: list[str] = []
-"""The working folder of the command; empty until effects are recorded."""
+"""A list with the working folder of the command; empty until effects are recorded."""
 _untold: list[str] = [*SYSTEM_FOLDERS]
-"""Beginnings of paths that don't count as effects: of the system, and of temporary files once
-effects are recorded."""
+"""Beginnings of paths that don't count as effects: the system's folders and, once effects are
+recorded, the folder of temporary files."""
 
 
 def ask_for_effects(folder: Path) -> None:
-    """Let processes that record to the folder record their effects, too."""
+    """Ask processes that write records to the folder to record their effects as well."""
     (folder / REQUEST_FILE).write_bytes(os.fsencode(os.getcwd()))
 
 
 def are_effects_asked(folder: Path) -> bool:
-    """True if processes that record to the folder record their effects, too."""
+    """True if processes that write records to the folder have to record their effects as well."""
     return (folder / REQUEST_FILE).exists()
 
 
@@ -60,12 +63,12 @@ def record_effects(folder: Path) -> None:
     seen = set()
     file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     _home[:] = [find_home(folder)]
-    # The search for this folder opens files while it holds a lock: a hook that began the search in
-    # the middle of another one would wait for that lock without end.
+    # gettempdir() opens files while it holds a lock, and these files call the hook. A hook that
+    # called gettempdir() itself would then wait for the lock for ever.
     _untold[:] = [*SYSTEM_FOLDERS, f"{tempfile.gettempdir()}{os.sep}"]
 
     def hook(event: str, arguments: tuple[Any, ...]) -> None:
-        # The hook is called for every event of the interpreter, in the middle of any function. It
+        # The interpreter calls the hook for every event, in the middle of any function. So the hook
         # must not raise, and must not handle events that its own code causes.
         describe = DESCRIBED.get(event)
         if describe is None or getattr(busy, "is_busy", False):
@@ -86,7 +89,10 @@ def record_effects(folder: Path) -> None:
 
 
 def note_saves(torch: ModuleType) -> None:
-    """Let torch.save raise the event of a file that is opened: its C++ code opens files itself."""
+    """Wrap torch.save so that it raises the audit event `open` for its file.
+
+    torch's C++ code opens that file without an event. torch: the imported module.
+    """
     original = torch.save
 
     @functools.wraps(original)
@@ -99,12 +105,12 @@ def note_saves(torch: ModuleType) -> None:
 
 
 def read_files(folder: Path) -> dict[str, tuple[int, int]]:
-    """The files below the folder: path -> time of the last change, and size.
+    """The files below the folder: path -> time of the last change in ns, and size in bytes.
 
-    LEFT_OUT are left out, and what this command writes: its own folders, and files to which the
-    shell has redirected its output. The script has nothing to do with these.
+    Files in LEFT_OUT are not listed, and neither are the files that this command writes itself: its
+    own folder, and files to which the shell has redirected its output.
     """
-    # The script's process, which imports this module as well, does without that one.
+    # The script's process imports this module as well, and does not need the module below.
     from fastloop.core.outputs_folder import outputs_folder
 
     found = {}
@@ -139,10 +145,11 @@ def _find_redirections() -> set[tuple[int, int]]:
 def read_effects(
     records: Path, before: Mapping[str, tuple[int, int]], after: Mapping[str, tuple[int, int]]
 ) -> list[str]:
-    """The effects of all processes, each once, in alphabetical order.
+    """A line for each effect of all processes, in alphabetical order.
 
-    before, after: the files of the working folder before and after the run. Libraries that are not
-    written in Python open files without an event.
+    records: the folder of the records. before, after: the files of the working folder before and
+    after the run, as from `read_files`. They also show files that libraries in other languages
+    open, because such libraries raise no event.
     """
     lines = {f"writes {path}" for path in after if after[path] != before.get(path)}
     lines |= {f"removes {path}" for path in before if path not in after}
@@ -152,7 +159,7 @@ def read_effects(
 
 
 def _count_files(lines: Sequence[str]) -> list[str]:
-    """The lines, with a number in place of the names of many files of one folder."""
+    """The lines; a single line with a number replaces more than MOST_LINES files of one folder."""
     groups: dict[tuple[str, str], list[str]] = defaultdict(list)
     for line in lines:
         verb, _, path = line.partition(" ")
@@ -183,10 +190,13 @@ def _describe_rename(source: Any, target: Any, *_: Any) -> str:
 
 
 def _describe_file(verb: str, path: Any) -> str:
+    """The line on a file, relative to the command's working folder; empty if the file is left
+    out."""
     text = os.path.abspath(os.fsdecode(path))
-    # The script may have changed its working folder, from which nobody reads the lines.
+    # The script may have changed its own working folder, which the readers of the lines don't know.
     home = _home[0] if _home else os.getcwd()
-    # Temporary files have other names in each run, unless the script itself lies among them.
+    # Temporary files have other names in each run, so they are left out. Files in the working
+    # folder count even if that folder is temporary.
     if text.startswith(f"{home}{os.sep}"):
         text = os.path.relpath(text, home)
     elif text.startswith(tuple(_untold)):
@@ -195,7 +205,7 @@ def _describe_file(verb: str, path: Any) -> str:
 
 
 def _describe_connection(_: Any, address: Any) -> str:
-    # Addresses of Unix sockets are paths: they lead to processes of this machine.
+    # The address of a Unix socket is a path, not a tuple. It leads to a process of this machine.
     if not isinstance(address, tuple):
         return ""
     return f"connects to {address[0]}:{address[1]}"
@@ -216,5 +226,5 @@ DESCRIBED: dict[str, Callable[..., str]] = {
     "subprocess.Popen": _describe_program,
     "os.system": _describe_program,
 }
-"""For each audit event of an effect, the function that describes the effect in a line; the line is
-empty if the event counts as none."""
+"""Audit event -> the function that describes its effect in a line. The function gets the event's
+arguments. The line is empty if the event does not count as an effect."""

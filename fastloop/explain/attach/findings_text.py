@@ -27,15 +27,18 @@ from fastloop.explain.model import LEAST_MISS_OF_SCRIPT, MOST_MISSED_OF_SCRIPT
 from fastloop.explain.verdict import verdict_lines
 
 CROWDED_BY_WORKERS = 1.1
-"""A note says that workers would share cores if loading, the step and other programs together want
-more than this many times the usable cores."""
+"""Factor of the usable cores. If loading, the step and other programs together want more cores than
+that, a note says that workers would share cores."""
 LEAST_OTHER_CORES = 0.1
 """Other programs that use fewer cores are not mentioned."""
 
 
 def format_findings(findings: ScriptFindings) -> str:
-    """The text that is printed: whether the machine was quiet, and each loop's verdict, parts,
-    what-ifs and ranks."""
+    """The text that is printed.
+
+    The text says whether the machine was quiet, and has the verdict of each loop, the parts of its
+    time, its what-ifs (changes with predicted gains) and its ranks.
+    """
     load = wrap(describe_load(findings.machine_load, "run", "runs"))
     # An argument of the script may have characters that a terminal would execute.
     head = f"fastloop: {printable_line(findings.command)}"
@@ -53,13 +56,17 @@ def format_findings(findings: ScriptFindings) -> str:
 
 
 def _describe_end(status: int | None) -> list[str]:
-    """The sentence on a script that did not end as it should; none if it did, or still runs."""
+    """A list with the sentence on a script that failed; empty if it succeeded or still runs.
+
+    status: the exit status; negative: the signal that ended the script; None: it still runs.
+    """
     if not status:
         return []
     return [f"The script {_show_failure(status)}: these figures end there."]
 
 
 def _show_failure(status: int) -> str:
+    """The words for a failure with that exit status, such as "failed (...)"."""
     ended = describe_exit(status)
     return f"failed ({ended})" if status > 0 else f"was {ended}"
 
@@ -71,14 +78,16 @@ def describe_causes(causes: Sequence[Cause]) -> list[str]:
 
 
 def describe_savings(findings: ScriptFindings, seconds: float) -> str:
-    """The sentence about the script as a whole, which takes this many seconds: the time that the
-    best predicted change of each loop saves, and the time outside of loops."""
+    """The sentence about the whole script: the predicted savings, and the time outside of loops.
+
+    Of each loop the best predicted change counts. seconds: time of the whole script.
+    """
     savings = find_savings(findings)
     outside = f"{show_time(outside_s(findings))} are outside of loops over DataLoaders"
     head = f"Of the script's {show_time(seconds)},"
     if not savings:
         return f"{head} {outside}; no change of a loader is predicted to save time."
-    # A sum of an upper and a lower bound is neither of the two.
+    # The sum of an upper and a lower bound is no bound, and is shown as approximate.
     bounds = {_show_bound(each.what_if) for each in savings} - {""}
     bound = bounds.pop() if len(bounds) == 1 else "about " if bounds else ""
     saved = show_time(sum(each.seconds for each in savings))
@@ -86,7 +95,7 @@ def describe_savings(findings: ScriptFindings, seconds: float) -> str:
         f"{show_time(each.seconds)} at {each.loop.facts['place']} ({each.what_if.change.name})"
         for each in savings
     )
-    # On a quiet machine the text on each loop says it.
+    # On a quiet machine the text on each loop has the error of the predictions already.
     is_quiet = all(_is_quiet(each.loop) for each in savings)
     most = max(_percent_off(each.loop) for each in savings)
     off = "" if is_quiet else f" (on this busy machine the predictions may be {most} % off)"
@@ -94,13 +103,13 @@ def describe_savings(findings: ScriptFindings, seconds: float) -> str:
 
 
 def _show_bound(what_if: LoopWhatIf) -> str:
-    """Words before a gain that is a bound; empty for others."""
+    """The words before a gain that is an upper or a lower bound; empty for other gains."""
     return "at most " if what_if.is_bound else "at least " if what_if.is_least else ""
 
 
 def describe_unseen(findings: ScriptFindings) -> list[str]:
-    """Sentences about loops that only began, and about DataLoaders that were made but not seen;
-    empty if there are none."""
+    """Sentences about loops that only began, and about DataLoaders without a loop; empty if there
+    are no such loops or DataLoaders."""
     names = ", ".join(findings.unseen)
     unseen = [f"DataLoaders over which no loop was seen: {names}."] if names else []
     return [*(f"{sentence}." for sentence in findings.begun), *unseen]
@@ -127,10 +136,11 @@ def describe_nothing(findings: ScriptFindings) -> str:
 
 
 def part_rows(loop: LoopFindings) -> list[tuple[str, ...]]:
-    """The parts of a loop's time as text, below a heading."""
+    """The rows of the table of a loop's parts, the heading first."""
     rows = [("part", "ms a batch", "share of the time")]
     for part, share in loop.shares.items():
-        # A part of exactly zero was not seen in this loop, for example a transform inside decode.
+        # A share of exactly zero means that the part was not recorded in this loop. For example,
+        # the time of a transform may be a part of decode.
         if share.value:
             each_ms = 1e3 * share.value * loop.seconds / loop.batches
             rows.append((str(part), significant(each_ms), show_estimate(share, show_percent)))
@@ -138,7 +148,7 @@ def part_rows(loop: LoopFindings) -> list[tuple[str, ...]]:
 
 
 def what_if_rows(loop: LoopFindings) -> list[tuple[str, ...]]:
-    """The changes and their predicted gains as text, below a heading."""
+    """The rows of the table of changes and their predicted gains, the heading first."""
     rows = [("what if", "predicted gain")]
     for each in loop.what_ifs:
         gain = "not predicted" if each.gain is None else show_percent(each.gain)
@@ -147,7 +157,10 @@ def what_if_rows(loop: LoopFindings) -> list[tuple[str, ...]]:
 
 
 def _note_on_cores(loop: LoopFindings) -> str:
-    """The end of the note if workers would have to share their cores; empty if some are free."""
+    """The end of the note if workers would share cores with the step; empty if cores are free.
+
+    Also empty if the loop has workers already, or if no change sets a number of workers.
+    """
     cores = usable_cores()
     wanted = num_ranks(loop) * (loop.load_cores + loop.step_cores) + loop.other_cores
     has_workers = any(each.change.settings.get("num_workers") for each in loop.what_ifs)
@@ -163,6 +176,7 @@ def _note_on_cores(loop: LoopFindings) -> str:
 
 
 def _what_if_lines(loop: LoopFindings) -> list[str]:
+    """The lines of the table of changes, with notes on the predictions below."""
     if loop.facts.get("is_watched"):
         reason = "it is not a DataLoader: what happens in its next() is not seen"
         return [f"{reason}, so nothing is predicted"]
@@ -177,7 +191,7 @@ def _what_if_lines(loop: LoopFindings) -> list[str]:
     else:
         note = "no other setting of its loader is predicted to save 2 % of its time"
     contention = loop.shares.get(Part.CONTENTION)
-    # The model takes steps to last as long as beside the present workers.
+    # The model assumes that steps last as long as they do beside the present workers.
     if contention and contention.value >= LEAST_CONTENTION:
         note += "; fewer workers would leave its step more cores, which no prediction contains: "
         note += "--try measures them"
@@ -200,7 +214,7 @@ def describe_bases(loop: LoopFindings) -> list[str]:
 
 
 def _note_on_error(loop: LoopFindings, miss: int) -> str:
-    """The note on the error of predictions. miss: its percentage on a quiet machine."""
+    """The note on the error of predictions. miss: percentage of the error on a quiet machine."""
     if _is_quiet(loop):
         return f"the predictions may be {miss} % off"
     cores, wider = usable_cores(), _percent_off(loop)
@@ -221,13 +235,16 @@ def _is_quiet(loop: LoopFindings) -> bool:
 
 
 def _percent_missed(ratio: float) -> int:
-    """Percentage by which predictions may be off on a quiet machine. ratio: the loop's
-    model_ratio."""
+    """Percentage by which predictions may be off on a quiet machine.
+
+    ratio: the model's time of the loop as it is, divided by the measured time.
+    """
     return round(100 * max(LEAST_MISS_OF_SCRIPT, abs(1 - ratio)))
 
 
 def _percent_off(loop: LoopFindings) -> int:
-    """Percentage by which predictions may be off on a machine as busy as it was."""
+    """Percentage by which predictions may be off on a machine that is as busy as during the run."""
     assert loop.model_ratio is not None
-    # If the other programs end, the loop gets their share of the cores; they may also take more.
+    # If the other programs end, the loop gets their share of the cores. They may also take more
+    # cores, and the loop then loses as much.
     return _percent_missed(loop.model_ratio) + round(100 * loop.other_cores / usable_cores())

@@ -18,32 +18,37 @@ if TYPE_CHECKING:
 PROBE_FOLDERS = tuple(
     os.path.join("fastloop", *folder) for folder in (("explain", "attach"), ("observe",), ("tune",))
 )
-"""Ends of the folders with the modules that wrap torch's functions."""
+"""Ends of the paths of fastloop's folders with probes, the modules that wrap torch's functions."""
 TORCH = "torch"
 """Name of the package with DataLoader."""
 LOADER_METHODS = "__init__", "__iter__", "__next__"
-"""Names of methods of classes that are derived from DataLoader."""
+"""Names of the methods by which a class derived from DataLoader is made and iterated over."""
 ANY_NAME = "**"
-"""Stands for `**kwargs`: the loader's class accepts any further keyword argument."""
+"""Stands for `**kwargs` in a list of arguments: any further keyword argument is accepted."""
 
 
 def place_in_script() -> str:
-    """File and line that uses a DataLoader: those of `frame_in_script`; empty if there is none, as
-    in a thread that only calls next()."""
+    """The place in the script that uses a DataLoader now, as `<file>:<line>`.
+
+    Empty if this thread runs no code of the script, as a thread that only calls next().
+    """
     return _show_place(frame_in_script())
 
 
 def place_of_pass() -> str:
-    """File and line that begin a pass: those of `place_in_script`, or of the nearest frame in an
-    installed library if this thread runs none of the script's code."""
+    """The place that begins a pass over a DataLoader, as `<file>:<line>`.
+
+    If this thread runs no code of the script, it is the nearest place in an installed library;
+    empty if there is none.
+    """
     frame = frame_in_script() or next(_library_frames(), None)
     return _show_place(frame)
 
 
 def frame_in_script() -> FrameType | None:
-    """The frame that uses a DataLoader: the nearest one outside of libraries."""
-    # All loops over a class derived from DataLoader share its methods, so they do not show where a
-    # loop is.
+    """The frame that uses a DataLoader: the caller's nearest one outside of libraries, or None."""
+    # All loops over a class derived from DataLoader share the methods of the class. So the frame of
+    # such a method does not show which loop it is.
     for frame in _frames(sys._getframe(1)):
         path, name = frame.f_code.co_filename, frame.f_code.co_name
         if not is_library(path) and not is_probe(path) and name not in LOADER_METHODS:
@@ -52,28 +57,30 @@ def frame_in_script() -> FrameType | None:
 
 
 def _library_frames() -> Iterator[FrameType]:
+    """Yield the caller's frames in installed libraries other than torch, the nearest first."""
     for frame in _frames(sys._getframe(1)):
         path = frame.f_code.co_filename
-        # torch's frames, such as those of DataLoader itself, say nothing of the loop.
+        # The frames of torch, such as those of DataLoader itself, do not show which loop it is.
         if package_of(path) not in ("", TORCH) and not is_probe(path):
             yield frame
 
 
 def _show_place(frame: FrameType | None) -> str:
+    """The file name and the line of a frame, as `<file>:<line>`; empty for None."""
     return f"{os.path.basename(frame.f_code.co_filename)}:{frame.f_lineno}" if frame else ""
 
 
 def place_of_call(loader: DataLoader[Any] | None) -> str:
-    """Path and line of the call that makes the DataLoader, which may be a library's.
+    """The call that makes the DataLoader, as `<path>:<line>`; it may be in a library.
 
-    loader: None if it is not made yet.
+    loader: the DataLoader; None if it is not made yet. Returns an empty text if no call is found.
     """
     for frame in _frames(sys._getframe(1)):
         path = frame.f_code.co_filename
-        # A class derived from DataLoader calls DataLoader.__init__ in its own, and a library may
-        # have wrapped it, as Lightning does: such a frame has the loader as its first argument.
+        # Frames with the loader as their first argument are skipped. Such a frame is the __init__
+        # of a class derived from DataLoader, or of a library's wrapper of it, as in Lightning.
         if not is_probe(path) and not _is_of(frame, loader):
-            # Code that exec() runs is in no file, and has a name such as <string>.
+            # Code that exec() runs is in no file, and has a path such as <string>.
             where = path if path.startswith("<") else os.path.abspath(path)
             return f"{where}:{frame.f_lineno}"
     return ""
@@ -84,17 +91,18 @@ def find_original(
 ) -> DataLoader[Any] | None:
     """The script's DataLoader from which a library is making this one; None if there is none.
 
-    Lightning and Accelerate make their own from the arguments of the script's, to set a sampler
-    that divides the samples. is_known: true for a DataLoader that may be the original.
+    Lightning and Accelerate replace the script's DataLoader by their own with nearly the same
+    arguments, to set a sampler that divides the samples among the ranks. is_known: returns True for
+    a DataLoader that may be the original.
     """
     for frame in _frames(sys._getframe(1)):
         path = frame.f_code.co_filename
-        # The __init__ of a class that the script derives from DataLoader is a part of making it.
+        # If the script derives a class from DataLoader, the frame of its __init__ is skipped.
         if is_probe(path) or _is_of(frame, loader):
             continue
         if not is_library(path):
             return None
-        # The function of the library has the original in a variable, and the dataset is the same.
+        # A function of the library has the original in a variable. Both have the same dataset.
         for value in frame.f_locals.values():
             is_other = value is not loader and is_known(value)
             if is_other and getattr(value, "dataset", None) is loader.dataset:
@@ -103,8 +111,11 @@ def find_original(
 
 
 def names_of_arguments(kind: type) -> list[str] | None:
-    """The names of the arguments of a class derived from DataLoader, with ANY_NAME if it takes any
-    other one. None: it passes on its positional arguments, or has no readable signature."""
+    """The names of the arguments of a class derived from DataLoader.
+
+    They contain ANY_NAME if the class has `**kwargs`. None if the class has `*args`, or no readable
+    signature.
+    """
     with suppress(TypeError, ValueError):
         parameters = [*inspect.signature(kind.__init__).parameters.values()][1:]
         if not any(each.kind is each.VAR_POSITIONAL for each in parameters):
@@ -113,21 +124,22 @@ def names_of_arguments(kind: type) -> list[str] | None:
 
 
 def is_probe(path: str) -> bool:
-    """True for a file with functions that wrap those of torch."""
+    """True for a file of fastloop with functions that wrap those of torch."""
     return os.path.dirname(path).endswith(PROBE_FOLDERS)
 
 
 def _is_of(frame: FrameType, loader: DataLoader[Any] | None) -> bool:
-    """True for the frame of a method that has the loader as its first argument."""
+    """True if the frame is one of a method that has the loader as its first argument."""
     names = frame.f_code.co_varnames
     return bool(names) and loader is not None and frame.f_locals.get(names[0]) is loader
 
 
 def _frames(frame: FrameType | None) -> Iterator[FrameType]:
+    """Yield the frame and its callers, without those of Python's standard library."""
     while frame:
         path = frame.f_code.co_filename
-        # Python's own functions only pass a call on, as `typing` does for DataLoader[int](dataset),
-        # and `runpy` for a module that `python -m` runs.
+        # A frame of the standard library only passes a call on. `typing` does so for
+        # DataLoader[int](dataset), and `runpy` for a module that `python -m` runs.
         if not is_standard(path):
             yield frame
         frame = frame.f_back

@@ -1,7 +1,7 @@
 """Find the causes of a script's slow loop, and for each the change that removes it.
 
-Each cause has a measure of its own. A cause is reported if it costs LEAST_COST_SHARE of the loop's
-time, or if a limit is reached.
+Each cause has a measure of its own. A cause is reported if it costs at least LEAST_COST_SHARE of
+the loop's time, or if the loop reaches a limit, such as that of cores.
 
 Constants that name no other source were chosen by hand. With them the cause of every script of
 tests/support/scripts/seeded_causes.py is found, and none in healthy_loops.py.
@@ -26,18 +26,19 @@ from fastloop.explain.cause_names import CauseName
 from fastloop.explain.core_limits_text import describe_cores, describe_quota
 
 LEAST_COST_SHARE = 0.02
-"""A cause is reported if it costs at least this share of the loop's time. Less is within the noise
-of most loops, and not worth a change."""
+"""Least share of the loop's time that a reported cause costs. A smaller cost is within the noise of
+most loops, and not worth a change."""
 REACHED_SHARE = 0.9
-"""Share of a limit from which it counts as reached: busy threads rarely fill all cores all the
-time, and a reading of /dev/shm may miss the moment in which it is full."""
+"""Share of a limit from which on the limit counts as reached: busy threads rarely fill all cores
+all the time, and a reading of /dev/shm may miss the moment in which it is full."""
 
 
 def find_loop_causes(
     loop: Loop, shares: Mapping[Part, Estimate], *, do_workers_pay: bool
 ) -> tuple[Cause, ...]:
-    """The causes that cost the loop something.
+    """The causes that make the loop slow, or that bring it near a limit.
 
+    shares: share of the loop's time that each part takes.
     do_workers_pay: False if the model predicts that fewer workers save most or, in a loop without
     workers, that workers save nothing.
     """
@@ -58,13 +59,15 @@ def find_loop_causes(
 
 
 def _tell(name: CauseName, text: str, advice: str) -> list[Cause]:
-    """A list of one cause, which was found. text: its facts. advice: the change that removes it."""
+    """A list of one cause, which was found.
+
+    text: the facts about the cause. advice: the change that removes the cause.
+    """
     return [Cause(name=name, is_found=True, text=text, advice=advice)]
 
 
 def _find_too_few_cores(loop: Loop) -> list[Cause]:
-    """The processes may use only some of the machine's cores, and their threads need nearly all of
-    these."""
+    """A limit below the machine's number of cores, if nearly all allowed cores are needed."""
     usage = loop.usage
     if not usage.steps:
         return []
@@ -79,7 +82,7 @@ def _find_too_few_cores(loop: Loop) -> list[Cause]:
 
 
 def _find_throttling(loop: Loop) -> list[Cause]:
-    """A quota of CPU that stopped the loop's processes in more than a few of its periods."""
+    """A CPU quota that stopped the processes in a larger share of periods than MOST_THROTTLED."""
     steps = loop.usage.steps
     stopped = sum(each["throttled_periods"] for each in steps)
     periods = QuotaPeriods(stopped, sum(each["periods"] for each in steps))
@@ -92,8 +95,8 @@ def _find_throttling(loop: Loop) -> list[Cause]:
 
 
 CROWDED_THREADS_PER_CORE = 1.2
-"""There are too many threads if at least this number of threads for each core could run. On any
-loop, the rest of the machine makes one or two threads wait for a moment."""
+"""Threads are too many if on average at least this number of them for each core could run. The
+number is above 1, because the rest of the machine makes a thread of any loop wait at times."""
 
 
 def _find_too_many_threads(loop: Loop) -> list[Cause]:
@@ -105,6 +108,7 @@ def _find_too_many_threads(loop: Loop) -> list[Cause]:
     cores = min(last["cores"], last["quota"] or last["cores"])
     if usage.demand < CROWDED_THREADS_PER_CORE * cores:
         return []
+    # torch's threads are not the cause if one thread of each process does nearly all of its work.
     of_loop, of_workers = _other_threads_ratio(usage.steps), _other_threads_ratio(usage.makes)
     if max(of_loop, of_workers) < CROWDED_THREADS_PER_CORE - 1:
         return []
@@ -115,12 +119,13 @@ def _find_too_many_threads(loop: Loop) -> list[Cause]:
         f"{own['torch_threads']} threads of torch in {where} and {usage.workers} workers: "
         f"{significant(usage.demand)} busy threads for {significant(cores)} cores"
     )
-    # With another number of threads, sums are added in another order, which changes last digits.
+    # With another number of threads, torch adds numbers in another order, which may change the last
+    # digits of sums.
     if is_in_loop:
         # The loop gets the cores that its workers leave.
         left = max(1, int(cores) - usage.workers)
-        # A step loses its threads for all of its time, but workers take cores for a part of it, so
-        # that only a trial tells which of the two costs more.
+        # With fewer threads a step is slower all the time, but workers take cores only for a part
+        # of the time. So only a trial shows which of the two costs more.
         advice = (
             f"torch.set_num_threads({left}) in the loop or fewer workers may help, which --try "
             "measures; another number of threads may change the last digits of losses"
@@ -135,8 +140,10 @@ def _find_too_many_threads(loop: Loop) -> list[Cause]:
 
 
 def _other_threads_ratio(facts: Sequence[Fact]) -> float:
-    """CPU time of a process's other threads, divided by the CPU time of the thread that runs the
-    loop or makes batches."""
+    """CPU time of a process's other threads, divided by the CPU time of its own thread.
+
+    The own thread runs the loop or makes batches; the ratio is 0 if that thread used no CPU time.
+    """
     own = sum(each["parts"]["cpu_ns"] for each in facts)
     return sum(each["parts"]["process_ns"] for each in facts) / own - 1 if own else 0.0
 
@@ -148,13 +155,13 @@ def _making_share(shares: Mapping[Part, Estimate]) -> float:
 
 
 LEAST_READ_BYTES, LEAST_READ_BYTES_PER_S = 2**20, 1e6
-"""The fetches of a loop wait for storage if they read at least LEAST_READ_BYTES from storage in
-all, and for each second in which fetches are idle LEAST_READ_BYTES_PER_S, or have
-LEAST_FAULTS_PER_S page faults. A hard disk that reads 4 KiB at random places, 250 times a second,
-reads LEAST_READ_BYTES_PER_S."""
+"""Making batches waits for storage if two conditions hold. At least LEAST_READ_BYTES are read from
+storage in all. For each second in which making batches is idle, at least LEAST_READ_BYTES_PER_S are
+read or LEAST_FAULTS_PER_S page faults occur. A hard disk that reads 4 KiB at random places, 250
+times a second, reads LEAST_READ_BYTES_PER_S."""
 LEAST_FAULTS_PER_S = 20
-"""Page faults that read from storage: a mapped file is read by them. Storage that is not broken
-answers one in less than 50 ms."""
+"""Page faults a second that read from storage, as accesses to a mapped file do. Storage that is not
+broken answers a page fault in less than 50 ms."""
 
 
 def _find_cold_files(loop: Loop, shares: Mapping[Part, Estimate]) -> list[Cause]:
@@ -191,14 +198,14 @@ def _find_waits(loop: Loop, shares: Mapping[Part, Estimate], do_workers_pay: boo
         return []
     text = f"{show_percent(idle)} of making a batch is neither work nor waiting for a core"
     advice = f"use num_workers={_count_workers_for_waits(loop)}"
-    # Advice to use workers would contradict the list of predictions.
+    # The report also lists predicted gains, which advice to use workers would contradict.
     if not do_workers_pay:
         advice = "workers wait side by side, but take longer to start than they save in this loop"
     return _tell(CauseName.WAITS, text, advice)
 
 
 def _count_workers_for_waits(loop: Loop) -> int:
-    """Number of workers that load as fast as the loop steps, if waits overlap."""
+    """Number of workers that make batches as fast as the loop steps, if their waits overlap."""
     load_s = float(np.mean([each.stop_ns - each.start_ns for each in loop.made])) / 1e9
     step_s = float(np.median(loop.steps_ns)) / 1e9
     busy_s = load_s * (1 - loop.usage.idle_share)
@@ -207,24 +214,24 @@ def _count_workers_for_waits(loop: Loop) -> int:
 
 
 LEAST_HELD_SHARE, MOST_HELD_CORES = 0.85, 1.15
-"""If threads of Python share the interpreter's lock, they could run for at least LEAST_HELD_SHARE
-of the time together, but all threads of the process together use at most MOST_HELD_CORES. The lock
-alone would make both numbers 1; the rest is for work that needs no lock, and for inexact
-readings."""
+"""Threads of Python count as sharing the interpreter's lock only if two conditions hold. The times
+in which they could run add up to at least LEAST_HELD_SHARE of the wall time. All threads of the
+process together use at most MOST_HELD_CORES. The lock alone would make both numbers 1; the margins
+are for work that needs no lock, and for inexact readings."""
 LEAST_RUNNABLE_SHARE = 0.15
 """A thread can share the lock only if it could run for at least this share of the time."""
 SHORTEST_NS, LONGEST_NS = 5e5, 2e7
-"""Between two switches, a thread that shares the lock could run for a time in this range, because
-Python makes it give the lock up after 5 ms (sys.getswitchinterval). One that waits for messages
-switches far more often."""
+"""Range of the mean time, in nanoseconds, for which a thread that shares the lock could run between
+two switches. Python makes a thread give up the lock after 5 ms (sys.getswitchinterval). A thread
+that waits for messages switches far more often."""
 MOST_STARVED_SHARE, LEAST_STARVING_SHARE = 0.5, 0.5
 """A thread is starved of the lock if it runs for at most MOST_STARVED_SHARE of the time, while
 another thread could run for at least LEAST_STARVING_SHARE of the time."""
 LEAST_OTHER_CORES = 0.1
-"""Other programs that use fewer cores are not named."""
+"""Number of cores from which on a text mentions the use of cores by other programs."""
 LEAST_TIMED_NS = 5e7
-"""Making batches takes at least this long before it is judged whether it waits for the lock: ten
-times the 5 ms for which another thread may keep it."""
+"""Least time of making batches, in nanoseconds, from which waits for the lock are judged. It is ten
+times the 5 ms for which another thread may keep the lock."""
 
 
 def _find_lock_waits(loop: Loop, shares: Mapping[Part, Estimate]) -> list[Cause]:
@@ -242,9 +249,9 @@ def _find_lock_waits(loop: Loop, shares: Mapping[Part, Estimate]) -> list[Cause]
         if not shared or sum(each["wall_ns"] for each in shared) <= wall_ns / 2:
             continue
         threads = f"{len(shared[-1]['python'])} threads of Python in {where}"
-        # The time in which a thread could run includes its waits for a core. If these are the
-        # longer part, because other programs have the cores, threads that need no lock look alike:
-        # together they get one core or less, and switch as often.
+        # The time in which a thread could run includes its waits for a core. If other programs have
+        # the cores, these waits are longer than the computing. Threads that need no lock then look
+        # like threads that share it: together they get one core or less, and switch as often.
         if sum(each["delay_ns"] for each in shared) > sum(each["cpu_ns"] for each in shared):
             hidden = hidden or _tell_hidden_lock(loop, threads)
             continue
@@ -254,6 +261,10 @@ def _find_lock_waits(loop: Loop, shares: Mapping[Part, Estimate]) -> list[Cause]
 
 
 def _tell_hidden_lock(loop: Loop, threads: str) -> list[Cause]:
+    """A list of one cause: it is not known whether these threads wait for the lock.
+
+    threads: a text that counts the threads, and names their process.
+    """
     others = f", as other programs used {significant(loop.other_cores, 2)} of them"
     text = (
         f"{threads} may hold it by turns, but they waited for cores longer than they computed"
@@ -264,8 +275,7 @@ def _tell_hidden_lock(loop: Loop, threads: str) -> list[Cause]:
 
 
 def _is_lock_shared(fact: Fact) -> bool:
-    """True if at least two threads of Python seem to give the lock to each other, or one of them to
-    wait while another one has it."""
+    """True if threads of Python seem to pass the lock to each other, or one is starved of it."""
     wall_ns = fact["wall_ns"]
     # The process uses more than one core, so much of its work needs no lock.
     if fact["cpu_ns"] > MOST_HELD_CORES * wall_ns:
@@ -282,10 +292,11 @@ def _is_lock_shared(fact: Fact) -> bool:
 
 
 def _is_starved(fact: Fact) -> bool:
-    """True if making a batch waits while another thread of Python has the lock.
+    """True if the thread that makes batches waits while another thread of Python has the lock.
 
-    A thread that gives the lock up for each tensor gets it back after up to 5 ms each time, and so
-    runs for a small share of the time. A step is not judged: it may wait for a device.
+    A thread that gives up the lock for each tensor may get it back only after 5 ms each time. It
+    then runs for a small share of the time. Steps are not judged, because they may wait for a
+    device.
     """
     part = fact["parts"]
     if fact["role"] != "makes" or part["wall_ns"] < LEAST_TIMED_NS:
@@ -315,12 +326,13 @@ def _find_many_tensors(loop: Loop, shares: Mapping[Part, Estimate]) -> list[Caus
 
 
 REACHED_FILES_SHARE = 0.8
-"""Share of the limit of file descriptors from which it counts as reached. This is lower than
-REACHED_SHARE because descriptors are counted rarely, and their number grows from batch to batch."""
+"""Share of the limit of file descriptors from which on the limit counts as reached. The share is
+lower than REACHED_SHARE, because descriptors are counted rarely, and their number grows from batch
+to batch."""
 
 
 def _find_many_open_files(loop: Loop) -> list[Cause]:
-    """Open files of the loop's process, the number of which is near its limit or has reached it."""
+    """So many open files in the loop's process that their number is near the limit or at it."""
     steps = loop.usage.steps
     most = max((each.get("most_files", 0) for each in steps), default=0)
     used = max((each.get("open_files", 0) for each in steps), default=0)
@@ -348,6 +360,7 @@ def _find_full_shm(loop: Loop) -> list[Cause]:
 
 
 def _has_error(loop: Loop, *words: str) -> bool:
+    """True if one of these texts is in an error that the loop received instead of a batch."""
     return any(word in error for error in loop.usage.errors for word in words)
 
 
@@ -356,8 +369,9 @@ TAIL_FACTOR = 4
 LEAST_TAIL_BATCHES = 3
 """Fewer slow batches than this may be slow by chance."""
 MOST_DELAY_FACTOR = 1.3
-"""Slow batches are not a heavy tail if their excess is less than this many times the time in which
-workers waited for a core. The factor allows for inexact readings of that time."""
+"""Slow batches are not a heavy tail if their excess, the time beyond the median, is less than this
+many times the time in which workers waited for a core: these waits then explain the excess. The
+factor allows for inexact readings of the waits."""
 
 
 def _find_heavy_tail(loop: Loop) -> list[Cause]:
@@ -383,24 +397,24 @@ def _find_heavy_tail(loop: Loop) -> list[Cause]:
 
 
 MOST_COPIED_SHARE = 0.1
-"""Copies of the parent's memory are reported if they take at least this share of the usable one,
-however little time they cost: they grow with each epoch."""
+"""Copies of the parent's memory are reported if they take at least this share of the usable memory,
+even if they cost little time, because they grow with each epoch."""
 
 
 def _find_copied_memory(loop: Loop, shares: Mapping[Part, Estimate]) -> list[Cause]:
-    """Forked workers copy the parent's memory as they count references to Python objects in it."""
+    """Copies of the parent's memory, made as forked workers count references to objects in it."""
     usage = loop.usage
     if not usage.workers or not usage.makes:
         return []
     faults = usage.share_of_makes("minor_faults") * mmap.PAGESIZE
     unshared = sum(each["unshared_bytes"] for each in usage.makes)
     rate = unshared / sum(each["unshared_after_ns"] for each in usage.makes)
-    # Memory that is new to a process causes page faults, too, and the loop's process also ends the
-    # sharing of memory to which it writes. So only faults that copies of shared memory explain are
-    # counted.
+    # Memory that is new to a process also causes page faults, so only the share of the faults that
+    # unshared bytes explain is counted. The share is limited to 1, because the loop's process also
+    # ends the sharing of memory, by writing to it.
     of_copies = min(1.0, rate / faults) if faults else 0.0
-    # On a busy machine, all of the work waits for cores. The time without these waits is the base
-    # of the share, as neither the copies nor the rest is longer by itself.
+    # On a busy machine all work waits for cores, the copies as much as the rest. So the copies are
+    # a share of the time without these waits.
     runs = max(1e-9, 1 - usage.share_of_makes("delay_ns"))
     cost = _making_share(shares) * usage.share_of_makes("system_ns") / runs * of_copies
     copied = max(each["unshared_bytes"] for each in usage.makes) * usage.workers
@@ -417,9 +431,9 @@ def _find_copied_memory(loop: Loop, shares: Mapping[Part, Estimate]) -> list[Cau
 
 
 LEAST_STALL_SHARE = 0.15
-"""Steps that wait are reported if they cost at least this share of the loop's time. It is larger
-than LEAST_COST_SHARE because, on a busy machine, the two torch threads of a convolution waited for
-each other for 12 % of a loop's time while one thread had no core."""
+"""Least share of the loop's time for which reported steps wait. It is larger than LEAST_COST_SHARE,
+because on a busy machine the two torch threads of a convolution waited for each other for 12 % of a
+loop's time: one of them had no core."""
 
 
 def _find_stalled_steps(loop: Loop, shares: Mapping[Part, Estimate]) -> list[Cause]:

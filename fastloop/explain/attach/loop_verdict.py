@@ -28,8 +28,9 @@ LEAST_CONTENTION = 0.02
 """Share of the time below which the first sentence does not mention contention, in which the
 loader's workers have the cores that a step needs."""
 MOST_SLOWED = 4.0
-"""Maximum factor by which other programs are assumed to slow down steps or loading. Chosen by hand:
-without a maximum, the factor would be infinite on a machine that other programs use completely."""
+"""Upper bound of the factor by which other programs are assumed to slow down the loop: the number
+of cores, divided by the number of cores that the other programs leave free. Without a bound it
+would be infinite on a machine that they use completely. Chosen by hand."""
 PHRASES = JOB_PHRASES | {Part.DECODE: "the dataset: reading and decoding samples"}
 """Part -> the phrase for it in a sentence, as in a job's verdict. A script's dataset is not taken
 apart, unlike a job's, so reading and decoding are one part here."""

@@ -1,4 +1,8 @@
-"""Gains of other settings of a script's DataLoader, predicted by the model of a loader."""
+"""Predict the gains of other settings of a script's DataLoader by the model of its loop.
+
+A gain is the share of the loop's time that a change saves. A pass is one iteration over the
+DataLoader.
+"""
 
 from __future__ import annotations
 
@@ -21,11 +25,11 @@ WORKER_COUNTS = (0, 1, 2, 4, 8)
 """Numbers of workers for which a gain is predicted."""
 STORE = "samples from a store (fastloop.write_store)"
 FAST_STORE = "fastloop.FastLoader on a store"
-"""Names of the changes to a store, which has to be written first."""
+"""Names of the changes to a store, a copy of the samples that has to be written first."""
 STARTS_UNSURE = 2
-"""Workers may take this many times as long to start as in the tries of worker_starts.py, and may
-slow down a step in several threads more than usual. A number of workers is listed only if it saves
-time even then."""
+"""Factor by which workers may take longer to start than in the tries of worker_starts.py. A number
+of workers is listed only if it saves time even with such starts, and even if the workers slow down
+a step in several threads as much as WORST_CROWDED_POWER says."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,25 +38,24 @@ class LoopWhatIf:
 
     change: Change
     gain: float | None
-    """Share of the loop's time that it saves; None: it is not predicted."""
+    """Share of the loop's time that the change saves; None: the gain is not predicted."""
     is_bound: bool = False
-    """True if the change has a cost that this run does not show: it gains at most `gain`."""
+    """True if `gain` is an upper bound: the change has a cost that this run does not show."""
     basis: str = ""
     """The evidence for the gain, or the reason why none is predicted; empty if the note below the
     changes says enough."""
 
     @property
     def is_least(self) -> bool:
-        """True if the gain is a lower bound: the run shows only a part of it, which `basis`
-        names."""
+        """True if the gain is a lower bound: the run shows only the part that `basis` names."""
         return self.gain is not None and bool(self.basis)
 
     @property
     def is_fastloader(self) -> bool:
         """True for FastLoader over the dataset itself.
 
-        FastLoader over a store does not count: the store has to be written first, so that the call
-        is not all that changes.
+        False for FastLoader over a store: there the script needs more changes than the call,
+        because the store has to be written first.
         """
         return self.change.is_fastloader
 
@@ -60,15 +63,17 @@ class LoopWhatIf:
 def predict_changes(
     loop: Loop, shares: dict[Part, Estimate]
 ) -> tuple[float | None, tuple[LoopWhatIf, ...]]:
-    """The model's time of the loop as it is, divided by the measured one; and the changes, the
-    greatest gain first.
+    """The ratio of the model's time to the measured time of the loop as it is, and the changes.
 
-    The ratio is None, and there are no changes, if no batch was recorded as it was made.
+    FastLoader is the first change if it reads the dataset natively. The other changes follow, the
+    greatest gain first. If the model misses the measured time by too much, no gain is predicted,
+    and there is at most the change to FastLoader. The ratio is None, and there are no changes, if
+    no batch was recorded as it was made. shares: each part's share of the loop's time.
     """
     model = None if loop.facts.get("is_watched") else model_loop(loop)
     if model is None:
         return None, ()
-    # The last column of the waits is start-up, which the model does not contain.
+    # The last column of the waits is start-up, which is no part of the model.
     steady_s = (loop.waits_ns[:, :-1].sum() + loop.steps_ns.sum()) / 1e9 - model.once_s
     present_s = model.seconds(model.workers, model.prefetch)
     scale = loop.batches / len(model.steps)
@@ -80,7 +85,8 @@ def predict_changes(
     changes += _persistent_workers(loop, shares)
     worth = [each for each in changes if each.gain is None or each.gain >= LEAST_GAIN]
 
-    # FastLoader that reads the dataset natively is first: it needs no other setting, and no store.
+    # A FastLoader that reads the dataset natively needs no other setting and no store, so it is
+    # first.
     def rank(each: LoopWhatIf) -> tuple[bool, float]:
         is_first = each.is_fastloader and bool(loop.facts.get("is_native"))
         return not is_first, -(each.gain or 0.0)
@@ -89,6 +95,7 @@ def predict_changes(
 
 
 def _find_changes(time: LoopTime, shares: dict[Part, Estimate]) -> list[LoopWhatIf]:
+    """The changes with their gains, except persistent_workers for the present workers."""
     loop = time.loop
     model = time.model
     found = [
@@ -110,7 +117,7 @@ def _find_changes(time: LoopTime, shares: dict[Part, Estimate]) -> list[LoopWhat
 
 
 def _change_to_fastloader(loop: Loop, found: FastLoaderGain) -> tuple[LoopWhatIf, ...]:
-    """FastLoader over the dataset itself."""
+    """The change to FastLoader over the dataset itself, as a tuple of one."""
     made_at = loop.facts.get("made_at")
     place = f" at {os.path.basename(made_at)}" if made_at else ""
     without = ", ".join(loop.facts.get("without_effect") or ())
@@ -121,15 +128,16 @@ def _change_to_fastloader(loop: Loop, found: FastLoaderGain) -> tuple[LoopWhatIf
 
 
 def _most_workers(loop: Loop) -> int:
-    """The greatest number of workers that may help."""
+    """The greatest number of workers for which a gain is predicted: two per usable core, or fewer
+    if the samples can be divided only among fewer workers."""
     divided = loop.facts["most_workers"]
     most = 2 * usable_cores()
     return most if divided is None else min(most, divided)
 
 
 def _changes_of_workers(time: LoopTime, workers: int) -> list[LoopWhatIf]:
-    """The changes to this number of workers that are worth it: alone, and with
-    persistent_workers."""
+    """The changes to this number of workers, alone and with persistent_workers, that save at least
+    LEAST_GAIN."""
     passes = len(time.loop.passes)
     loaders = time.loop.loaders
     ways: list[tuple[dict[str, bool], int]] = [({}, passes)]
@@ -152,11 +160,13 @@ def _changes_of_workers(time: LoopTime, workers: int) -> list[LoopWhatIf]:
 
 
 def _change_to_forks(time: LoopTime) -> list[LoopWhatIf]:
-    """Forked workers in place of spawned ones, each of which is a new interpreter that imports the
-    script and its libraries."""
+    """The change to forked workers; empty if workers are not spawned, or if forks are not safe.
+
+    A spawned worker is a new interpreter, which imports the script and its libraries.
+    """
     facts = time.loop.facts
-    # A fork can't use CUDA if the script does, and on macOS the system's libraries may break in it.
-    # Some libraries say themselves that a fork after their import may hang.
+    # A fork can't use CUDA if the script does, and on macOS the system's libraries may break in a
+    # fork. The documentation of some libraries says that a fork after their import may hang.
     is_unsafe = facts.get("uses_cuda") or facts.get("has_unsafe_forks")
     is_safe = sys.platform == "linux" and not is_unsafe
     if not time.model.workers or facts.get("start_method") != "spawn" or not is_safe:
@@ -171,8 +181,8 @@ def _change_to_forks(time: LoopTime) -> list[LoopWhatIf]:
 
 
 def _changes_of_stores(time: LoopTime) -> list[LoopWhatIf]:
-    """Changes to a store. This run does not show the cost of reading it, so their gains are upper
-    bounds."""
+    """The changes to a store. Their gains are upper bounds, because this run does not show the cost
+    of reading a store."""
     model = time.model
 
     def gain_of_store(kept: float) -> float:
@@ -183,31 +193,37 @@ def _changes_of_stores(time: LoopTime) -> list[LoopWhatIf]:
 
     return [
         *_change_to_store(STORE, gain_of_store, _remaining_share(time.loop)),
-        # Nothing of loading is left here, so the length of the queue has no effect.
+        # The bound for FastLoader leaves nothing of loading, so the length of the queue has no
+        # effect.
         *_change_to_store(FAST_STORE, gain_of_fastloader, 0.0),
     ]
 
 
 def _change_to_store(text: str, gain: Callable[[float], float], kept: float) -> list[LoopWhatIf]:
-    """The change to a store, if it is worth listing. gain: of the share of loading that is left."""
-    # A bound is listed only if the store would be a gain even if it saved half as much.
+    """The change to a store; empty if it may save less than LEAST_GAIN.
+
+    gain: returns the gain for the share of loading that is left. kept: that share with a store.
+    """
+    # A bound is listed only if there is a gain even if the store saves half as much of loading.
     if gain((1 + kept) / 2) < LEAST_GAIN:
         return []
     return [LoopWhatIf(change=Change(text=text), gain=gain(kept), is_bound=True)]
 
 
 def _remaining_share(loop: Loop) -> float:
-    """Share of making a batch that a store leaves: collate, and the dataset's transform."""
+    """Share of the time of making batches that is left with a store: the collation, and the
+    dataset's transform."""
     decode_ns = sum(each.collate_ns - each.start_ns for each in loop.made)
     all_ns = sum(each.stop_ns - each.start_ns for each in loop.made)
     return 1 - decode_ns * (1 - (loop.transform_share or 0.0)) / all_ns if all_ns else 1.0
 
 
 def _persistent_workers(loop: Loop, shares: dict[Part, Estimate]) -> list[LoopWhatIf]:
-    """persistent_workers=True for the present workers, if a DataLoader has several passes."""
+    """The change to persistent_workers=True for the present workers; empty without several passes
+    over a DataLoader."""
     facts = loop.facts
     passes = len(loop.passes)
-    # If each pass has a DataLoader of its own, workers end with it and can't stay.
+    # If each pass has a DataLoader of its own, the workers end with that DataLoader.
     if not facts["num_workers"] or facts["persistent_workers"] or loop.loaders == passes:
         return []
     # The workers of a DataLoader's first pass start in any case.

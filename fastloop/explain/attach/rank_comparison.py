@@ -1,4 +1,7 @@
-"""Compare the ranks of a script's loop, and find the rank that holds the others up."""
+"""Compare the ranks of a script's loop, and find the rank that holds up the others.
+
+A rank is one of the processes that train together.
+"""
 
 from __future__ import annotations
 
@@ -14,9 +17,9 @@ from fastloop.explain.attach.loop_verdict import judge_loop
 from fastloop.explain.attach.loops import OF_STEPS, PARTS, Loop, share_of_parts, wait_share
 
 LEAST_DIFFERENCE = 0.05
-"""Ranks that differ by less than this share of their mean time are alike."""
+"""Ranks are alike if their times differ by this share of the mean time of a rank, or less."""
 WAIT_PLACES = [place for place, part in enumerate(PARTS) if part not in OF_STEPS]
-"""Places in PARTS of the parts in which the loop has no batch."""
+"""Places in PARTS of the parts in which the loop waits for data."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,14 +28,16 @@ class RankFindings:
 
     rank: int
     batches: int
+    """Number of batches that the loop got."""
     seconds: float
+    """Time of the loop."""
     verdict: Verdict
     shares: dict[Part, Estimate]
-    """Each part's share of the rank's time."""
+    """Each part's share of the loop's time."""
 
     @property
     def wait(self) -> Estimate:
-        """The share of its time outside of steps."""
+        """The share of the loop's time outside of steps."""
         return wait_share(self.shares)
 
 
@@ -42,16 +47,17 @@ class RankComparison:
 
     ranks: tuple[RankFindings, ...]
     slowest: int | None
-    """The rank that takes longest; if all take equally long, the one that waits longest for data,
-    and makes the others wait in their steps; None if the ranks are alike."""
+    """The rank that takes longest. If all ranks take equally long, the rank that waits longest for
+    data, because the others wait for it in their steps. None if the ranks are alike."""
     sentence: str
+    """The answer in words."""
 
 
 def compare_ranks(loop: Loop) -> RankComparison | None:
     """The comparison of the ranks on this machine; None for a single process."""
     if not loop.ranks:
         return None
-    # Seconds, and not shares: a rank that takes longer has smaller shares of the same waits.
+    # The comparison is of seconds. With equal waits, a slower rank has smaller shares of waiting.
     found = tuple(_describe_rank(each) for each in loop.ranks)
     spent = np.array([[each.seconds * each.shares[part].value for part in PARTS] for each in found])
     seconds = spent.sum(1)
@@ -60,8 +66,8 @@ def compare_ranks(loop: Loop) -> RankComparison | None:
     if np.ptp(seconds) > least:
         slowest = int(seconds.argmax())
         sentence = _sentence_on_pace(found[slowest].rank, slowest, spent)
-    # Ranks that synchronize in every step take equally long: the others' steps have the time for
-    # which the slowest one waits for data.
+    # Ranks that synchronize in every step take equally long. While the slowest rank waits for data,
+    # the other ranks wait for it in their steps.
     elif np.ptp(waits) > least:
         slowest = int(waits.argmax())
         sentence = _sentence_on_waits(found[slowest].rank, slowest, spent)
@@ -72,7 +78,7 @@ def compare_ranks(loop: Loop) -> RankComparison | None:
 
 
 def rank_rows(comparison: RankComparison) -> list[tuple[str, ...]]:
-    """The ranks as text, below a heading."""
+    """The rows of a table of the ranks, as text; the first row is the heading."""
     rows = [("rank", "verdict", "seconds", "waits for data")]
     for each in comparison.ranks:
         waits = show_percent(each.wait.value)
@@ -81,6 +87,7 @@ def rank_rows(comparison: RankComparison) -> list[tuple[str, ...]]:
 
 
 def _describe_rank(loop: Loop) -> RankFindings:
+    """The findings about the loop of one rank."""
     assert loop.rank is not None
     shares = share_of_parts(loop)
     return RankFindings(
@@ -93,7 +100,10 @@ def _describe_rank(loop: Loop) -> RankFindings:
 
 
 def _sentence_on_pace(rank: int, place: int, spent: np.ndarray) -> str:
-    """The sentence on a rank that takes longest. spent: seconds, (ranks, PARTS)."""
+    """The sentence on the rank that takes longest.
+
+    place: the rank's row in `spent`. spent: (ranks, PARTS) seconds.
+    """
     others = np.delete(spent, place, 0).mean(0)
     took = significant(spent[place].sum())
     usual = significant(others.sum())
@@ -105,7 +115,10 @@ def _sentence_on_pace(rank: int, place: int, spent: np.ndarray) -> str:
 
 
 def _sentence_on_waits(rank: int, place: int, spent: np.ndarray) -> str:
-    """The sentence on a rank that waits longest. spent: seconds, (ranks, PARTS)."""
+    """The sentence on the rank that waits longest for data.
+
+    place: the rank's row in `spent`. spent: (ranks, PARTS) seconds.
+    """
     others = np.delete(spent, place, 0).mean(0)
     waits = significant(spent[place, WAIT_PLACES].sum())
     usual = significant(others[WAIT_PLACES].sum())
@@ -118,6 +131,9 @@ def _sentence_on_waits(rank: int, place: int, spent: np.ndarray) -> str:
 
 
 def _greatest_excess(excess_s: np.ndarray, places: range | list[int]) -> tuple[Part, float]:
-    """The part with the greatest excess over the other ranks, and the excess in seconds."""
+    """The part that takes longer by most than in the other ranks, and the difference in seconds.
+
+    excess_s: (PARTS,) differences in seconds. places: the places in PARTS to choose from.
+    """
     place = max(places, key=lambda each: excess_s[each])
     return PARTS[place], float(excess_s[place])

@@ -1,6 +1,6 @@
-"""The patch of a script that changes the call of its DataLoader, and notes and advice on it.
+"""Make the patch of a script that changes the call of its DataLoader, with notes and advice.
 
-The module also collects the warnings of a FastLoader that is made with the same arguments.
+The module also collects the warnings of a FastLoader that takes the DataLoader's place.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ OF_FORKS = (
 DRAWING_SAMPLERS = ("RandomSampler", "WeightedRandomSampler", "SubsetRandomSampler")
 """torch's samplers that draw from its generator."""
 ONE_PROCESS: Mapping[str, Any] = {"rank": 0, "world_size": 1}
-"""FastLoader's settings with which it reads the whole dataset in each process of a group, as
+"""The settings with which FastLoader reads the whole dataset in each process of a group, as
 DataLoader does."""
 LIBRARIES = {
     "transformers": {
@@ -53,10 +53,11 @@ LIBRARIES = {
     },
     "ultralytics": {"num_workers": "workers={}"},
 }
-"""Arguments of libraries that make DataLoaders, by the name of the package."""
+"""Package of a library that makes DataLoaders -> argument of DataLoader -> the text that sets this
+argument in the library."""
 FASTLOADER_WORD = "FastLoader"
-"""A word that only FastLoader's warnings about dropped arguments contain. Warnings that DataLoader
-gives as well do not contain it."""
+"""A word in each of FastLoader's warnings about dropped arguments. Warnings that DataLoader gives
+as well do not contain this word."""
 
 
 def patch_script(
@@ -64,10 +65,12 @@ def patch_script(
 ) -> str:
     """The patch, for `git apply` in the folder, that makes the change at the call on that line.
 
-    takes: as for `edit_call`. Raises Unsupported, with the reason, if the call can't be found or
-    edited, SyntaxError if the script has one, and OSError if it can't be read.
+    takes: the names of the arguments of a class derived from DataLoader, in their order; None: the
+    arguments are DataLoader's. Raises Unsupported, with the reason, if the call can't be found or
+    edited, or if the script lies outside of the folder or is not in UTF-8. Raises SyntaxError for a
+    script with a syntax error, and OSError if the script can't be read.
     """
-    # git changes no file through a symbolic link.
+    # git changes no file through a symbolic link, so the links are resolved.
     path, folder = path.resolve(), folder.resolve()
     try:
         shown = path.relative_to(folder).as_posix()
@@ -80,7 +83,7 @@ def patch_script(
         raise Unsupported(f"{path} is not in UTF-8") from None
     after = edit_call(before, line, change, takes)
     diff = difflib.unified_diff(_lines(before), _lines(after), f"a/{shown}", f"b/{shown}")
-    # git marks a last line without an end, which difflib does not.
+    # git expects a mark after a last line without an end; difflib writes none.
     return "".join(
         each if each.endswith("\n") else f"{each}\n\\ No newline at end of file\n" for each in diff
     )
@@ -97,9 +100,9 @@ class PatchedCall:
     """The change of a call: a patch, or advice if there can be none."""
 
     patch: str = ""
-    """For `git apply`."""
+    """The text of the patch, for `git apply`; empty if there is none."""
     advice: str = ""
-    """A sentence on the call to change by hand."""
+    """A sentence on the call to change by hand; empty if there is a patch."""
     notes: tuple[str, ...] = ()
     """Sentences on values that the patch replaces, and on results that differ with it."""
 
@@ -132,10 +135,14 @@ def patch_call(facts: Mapping[str, Any], change: Change) -> PatchedCall:
 
 
 def _notes_on_results(facts: Mapping[str, Any], change: Change) -> tuple[str, ...]:
-    """Sentences on what the change alters, although the samples are the same in the first pass:
-    results of the script, or the ways in which workers may fail."""
+    """Sentences on effects of the change other than speed.
+
+    The samples of the first pass over the DataLoader stay the same. Later passes or the results of
+    the script may differ, and workers may fail in other ways.
+    """
     notes: tuple[str, ...] = ()
-    # DataLoader draws a seed of its workers as it starts them, from the generator that shuffles.
+    # When DataLoader starts workers, it draws a seed for them from the generator that shuffles.
+    # Workers that stay are started once only.
     begins_to_stay = change.settings.get("persistent_workers") and not facts.get(
         "persistent_workers"
     )
@@ -147,8 +154,11 @@ def _notes_on_results(facts: Mapping[str, Any], change: Change) -> tuple[str, ..
 
 
 def _library_advice(path: Path, line: str, change: Change) -> str:
-    """The advice for a DataLoader that a library makes: the library's arguments to set; or only the
-    name of the change if none of them is known, or if the change is to FastLoader."""
+    """The advice for a DataLoader that a library makes: the arguments of the library to set.
+
+    If no such argument is known, or if the change is to FastLoader, the advice names only the
+    change.
+    """
     arguments = next((LIBRARIES[name] for name in LIBRARIES if name in path.parts), {})
     settings = {name: value for name, value in change.settings.items() if name in arguments}
     known = [arguments[name].format(repr(value)) for name, value in settings.items()]
@@ -157,7 +167,7 @@ def _library_advice(path: Path, line: str, change: Change) -> str:
     made = f"The DataLoader is made inside of a library, at {path.name}:{line}"
     if not known or change.is_fastloader:
         return f"{made}: it needs {change.name}"
-    # The gain is that of all settings together.
+    # The gain belongs to all settings together, so the advice also names the other settings.
     others = [
         f"{name}={value!r}" for name, value in change.settings.items() if name not in settings
     ]
@@ -166,16 +176,16 @@ def _library_advice(path: Path, line: str, change: Change) -> str:
 
 
 def show_command(patch: Path) -> str:
-    """The command that applies the file of a patch in the folder of `patch_script`."""
-    # Without -p1, git guesses wrong in a folder that contains one of the same name, such as a
-    # package.
+    """The command that applies a file with a patch in the folder of `patch_script`."""
+    # Without -p1, git guesses the paths. It guesses wrong in a folder that contains a folder of the
+    # same name, such as a package.
     return f"git apply -p1 {shlex.quote(str(patch))}"
 
 
 @contextmanager
 def collect_notes(notes: dict[str, None]) -> Iterator[None]:
-    """A context in which a FastLoader is made; its warnings about arguments that it drops become
-    keys of the notes."""
+    """A context in which a FastLoader is made. Its warnings about dropped arguments become keys of
+    the notes, in their order."""
     with warnings.catch_warnings(record=True) as caught:
         # If the script has turned warnings into errors, a warning would end it.
         warnings.simplefilter("always")

@@ -33,8 +33,11 @@ def write_stacks_on_signals(folder: str) -> None:
 
 
 def _open(path: Path) -> int:
-    """A descriptor that stays open to the end of the process. Python would then warn the script
-    about a file object, if all warnings are shown."""
+    """A descriptor that stays open to the end of the process.
+
+    A file object that is never closed would cause a ResourceWarning in scripts that show all
+    warnings.
+    """
     return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
 
 

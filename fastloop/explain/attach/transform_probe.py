@@ -1,8 +1,8 @@
 """Record the calls of a dataset's transforms while a batch is made.
 
-The dataset keeps its own objects, because the script may do anything with them: look at their type,
-set their attributes, iterate over them, or replace them. Instead `__call__` of their class is
-wrapped, for the time of a batch.
+The dataset keeps its own transforms, because the script may do anything with them: look at their
+type, set their attributes, iterate over them, or replace them. Instead, the `__call__` of their
+class is wrapped while a batch is made.
 """
 
 from __future__ import annotations
@@ -31,14 +31,15 @@ CALL = "__call__"
 
 @contextmanager
 def time_transforms(dataset: Any, log: EventLog) -> Iterator[None]:
-    """A context in which the calls of the dataset's transforms by this thread are recorded.
+    """Record the calls of the dataset's transforms by this thread inside the context.
 
-    Functions, and objects of classes that are not written in Python or are torch's, are not timed.
+    Transforms that are functions, and objects of classes that torch has or that are not written in
+    Python, are not recorded. Nothing is recorded outside of the main thread.
     """
     own = _find_attributes(dataset)
-    # Not a set: a class may have no hash, as its metaclass decides.
+    # The classes are in a list, because a metaclass may leave a class without a hash.
     kinds = [type(own[name]) for name in (TRANSFORM, TRANSFORMS) if name in own]
-    # Threads that wrap and unwrap the same class in turn could leave it wrapped.
+    # If several threads wrapped and unwrapped a class at once, the class could stay wrapped.
     is_main = current_thread() is main_thread()
     with ExitStack() as stack:
         calls = TransformCalls(own, log)
@@ -49,8 +50,11 @@ def time_transforms(dataset: Any, log: EventLog) -> Iterator[None]:
 
 
 def _find_attributes(dataset: Any) -> dict[str, Any]:
-    """The attributes of the dataset, or of a dataset inside of it, that has a transform."""
-    # The script's objects may raise anything, such as a proxy outside of its context.
+    """The attributes of the dataset, or of the dataset inside of it, that has a transform.
+
+    Empty if there is no transform.
+    """
+    # The script's objects may raise anything, as a proxy does outside of its context.
     with suppress(Exception):
         for _ in range(MOST_WRAPPED):
             names = vars(dataset)
@@ -61,8 +65,8 @@ def _find_attributes(dataset: Any) -> dict[str, Any]:
 
 
 def _find_call(kind: type) -> FunctionType | None:
-    """The method by which objects of the class are called; None if it is not to be wrapped."""
-    # A model may be of the same class, such as Sequential, and torch.compile may look at it.
+    """The `__call__` of a class; None if this method is not to be wrapped."""
+    # A class of torch, such as Sequential, may also be that of a model, which torch.compile reads.
     if str(kind.__module__).partition(".")[0] == "torch":
         return None
     call = next((vars(each)[CALL] for each in kind.__mro__ if CALL in vars(each)), None)
@@ -71,14 +75,14 @@ def _find_call(kind: type) -> FunctionType | None:
 
 @contextmanager
 def _wrap_call(kind: type, call: Callable[..., Any]) -> Iterator[None]:
-    """A context in which the class has another `__call__`."""
+    """Replace the `__call__` of a class inside the context."""
     before = vars(kind).get(CALL)
-    # A metaclass of the script may have a __setattr__ of its own.
+    # A metaclass of the script may have a __setattr__ of its own, which is not called here.
     type.__setattr__(kind, CALL, call)
     try:
         yield
     finally:
-        # Unless the script has set another one meanwhile.
+        # If the script has set another __call__ meanwhile, that one is kept.
         if vars(kind).get(CALL) is call:
             if before is None:
                 type.__delattr__(kind, CALL)
@@ -91,20 +95,25 @@ class TransformCalls:
     """Records the calls of a dataset's transforms by the thread that has made this object."""
 
     own: dict[str, Any]
-    """The attributes of the dataset."""
+    """The attributes of the dataset, among them its transforms."""
     log: EventLog
 
     def __post_init__(self) -> None:
         self.here = self.log.here()
+        """The part of the log for the thread that has made this object."""
         self.maker = _find_thread()
+        """The process and the thread that have made this object."""
         self.is_inside = False
-        """True in a call that is recorded."""
+        """True during a call that is recorded."""
 
     def wrap(self, kind: type, call: FunctionType) -> Callable[..., Any]:
-        """The method `call` of the class, with an event for each call of a transform."""
+        """The method `call` of a class, wrapped to record an event for each call of a transform.
+
+        kind: the class, which has or inherits the method.
+        """
         is_own = CALL in vars(kind)
 
-        # The script may give any name to an argument.
+        # `transform` is positional only, because the script may give any name to an argument.
         @functools.wraps(call)
         @skip_in_warnings
         def __call__(transform: Any, /, *args: Any, **named: Any) -> Any:  # noqa: N807
@@ -123,9 +132,12 @@ class TransformCalls:
         return __call__
 
     def _is_recorded(self, transform: Any) -> bool:
-        # torchvision's `transforms` calls `transform`, whose time is a part of its own. A process
-        # that is forked here has the wrapper for good. The names are asked for one by one, because
-        # a loop would take longer than all else.
+        """True if a call of this object is to be recorded."""
+        # torchvision's `transforms` calls `transform`, and the time of the outer call includes that
+        # of the inner one. So calls inside of a recorded call are not recorded.
+        # A process that is forked inside the context keeps the wrapper, but must not record, so the
+        # process and the thread are compared.
+        # The two names are compared one by one, because a loop would take longer than all the rest.
         get = self.own.get
         return (
             not self.is_inside
@@ -136,4 +148,5 @@ class TransformCalls:
 
 
 def _find_thread() -> tuple[int, int]:
+    """(id of this process, id of this thread)."""
     return os.getpid(), get_ident()

@@ -29,9 +29,9 @@ from fastloop.explain.attach.tried_changes import TriedChange, TriedLoop
 from fastloop.explain.change import FASTLOADER
 
 UNCLEAR_FACTOR = 2.0
-"""If a change may save time as well as cost some, and the ends of the loop's time with it differ by
-more than this factor, the rounds tell nothing. Chosen by hand: such bounds fit a change that halves
-the time as well as one that does nothing."""
+"""The effect of a change is unclear if its interval has both gains and losses, and the longest time
+in the interval is more than this many times the shortest. Chosen by hand: such an interval fits a
+change that halves the time, and also a change that does nothing."""
 
 
 def format_tried(tried: TriedLoop, patch_path: Path | None) -> str:
@@ -171,8 +171,11 @@ def _tell_unsure(tried: TriedLoop, known: Sequence[TriedChange]) -> str:
 
 
 def _show_minutes(tried: TriedLoop, enough: float) -> str:
-    """The setting with more minutes than were given. enough: minutes by the longest run of
-    those that would run again."""
+    """The `--minutes=` to advise.
+
+    enough: minutes that suffice, estimated from the longest run of the changes that would run
+    again.
+    """
     return f"--minutes={minutes_to_ask_for(tried.minutes, enough):.1f}"
 
 

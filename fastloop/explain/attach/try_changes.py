@@ -1,5 +1,8 @@
-"""Try changes of a script's DataLoader. In every round, the beginning of the script runs once
-without a change and once with each change."""
+"""Try changes of a script's DataLoader, and recommend the change that saves most time.
+
+In every round, the beginning of the script runs once as it is, and once with each change that is
+chosen for the round.
+"""
 
 from __future__ import annotations
 
@@ -28,10 +31,10 @@ from fastloop.explain.attach.try_rounds import Attempt, Attempts, run_rounds
 from fastloop.explain.change import Change
 
 MOST_TIMES, LEAST_LIMIT_S = 4, 30.0
-"""A run is killed when it has taken MOST_TIMES as long as the first run, but not before
-LEAST_LIMIT_S: either its change is slow, or its processes wait for each other forever."""
+"""A run is killed when it has taken MOST_TIMES times the usual time of a run, and LEAST_LIMIT_S
+seconds. Such a run has a slow change, or processes that wait for each other forever."""
 INTERRUPTED = "the command was interrupted"
-"""The reason why samples and losses were not compared, if a signal has ended the runs."""
+"""The reason that is given if a signal has prevented the comparison of samples and losses."""
 
 
 def try_changes(
@@ -43,16 +46,17 @@ def try_changes(
 ) -> TriedLoop:
     """Run rounds until the budget is spent, and judge the changes.
 
-    report: called with a line of progress. A signal ends the rounds; the changes are then judged by
-    the rounds so far. Raises Unsupported if there is no change, if the script can't be run again,
-    or if the budget does not suffice for rounds of a single change, and SignalExit if a signal
-    arrives before any change can be judged.
+    found: findings about the loop, from a run without a change. budget_s: maximum seconds of all
+    runs together. report: called with a line of progress. A signal ends the rounds; the changes are
+    then judged by the rounds so far. Raises Unsupported if there is no change, if the script can't
+    be run again, or if the budget has no time for a round. Raises SignalExit if a signal arrives
+    before any change can be judged.
     """
     if not changes:
         raise Unsupported(f"no change fits the DataLoader of the loop at {found.facts['place']}")
     started_ns = now_ns()
     deadline = deadline_after(budget_s, started_ns)
-    # This first run gives the samples to compare with, and shows how long a run takes.
+    # The first run records the samples for the later comparison, and shows how long a run takes.
     first = runner.run_hashed(AS_IS, budget_s)
     first_s = seconds_between(started_ns, now_ns())
     before = runner.cut.batches
@@ -88,7 +92,10 @@ def try_changes(
 
 
 def _begin_attempts(changes: Sequence[Change], run_s: float) -> Attempts:
-    """The script as it is and with each change, before any round. run_s: seconds of a run."""
+    """The attempts before the first round: the script as it is, and with each change.
+
+    run_s: expected seconds of a run.
+    """
     changed = [Attempt(change=each, run_s=run_s) for each in changes]
     return Attempts(baseline=Attempt(change=AS_IS, run_s=run_s), changed=changed)
 
@@ -96,7 +103,10 @@ def _begin_attempts(changes: Sequence[Change], run_s: float) -> Attempts:
 def _check_has_round(
     runner: ScriptRunner, attempts: Attempts, run_s: float, budget_s: float
 ) -> None:
-    """Raise Unsupported if the budget had no time for any round. run_s: seconds of a run."""
+    """Raise Unsupported if no round has run, because the budget had no time for one.
+
+    run_s: expected seconds of a run, for the message.
+    """
     if not attempts.baseline.seconds:
         least = least_minutes_for_one(attempts.longest_run_s)
         enough = minutes_to_ask_for(budget_s / 60, least)
@@ -109,14 +119,15 @@ def _check_has_round(
 def _lengthen_runs(
     runner: ScriptRunner, found: LoopFindings, first: HashedRun, budget_s: float, first_s: float
 ) -> float:
-    """Set the number of batches of further runs, by the speed of the first run.
+    """Set the number of batches in each further run, by the speed of the first run.
 
-    first_s: seconds of the first run, from its start to its end. Returns the seconds that a further
-    run takes.
+    first_s: seconds of the first run, from its start to its end. Returns the expected seconds of a
+    further run, from its start to its end.
     """
     batches = runner.cut.batches
     later_s = first.seconds - first.once_s
-    # Workers make further batches while one is hashed, so that the waits after it are shorter.
+    # While a batch is hashed, workers make further batches, so that the next waits are shorter. A
+    # further run has no hashing, so the time of hashing is added.
     if found.facts["num_workers"]:
         later_s += first.hash_s
     outside_s = max(0.0, first_s - later_s)
@@ -128,8 +139,11 @@ def _lengthen_runs(
 
 
 def _describe_length(before: int, batches: int, first: HashedRun) -> str:
-    """The line on runs that get more batches than the first one had."""
-    # A first step that loads libraries may take most of a run that is not short.
+    """The line of progress that says why further runs have more batches than the first one.
+
+    before, batches: number of batches in the first run, and in further runs.
+    """
+    # A long run may be mostly its first batch, for example if the first step loads libraries.
     short = "too short to tell" if first.seconds < LEAST_S else "mostly its first batch"
     return f"a run up to batch {before} is {short}: further ones end at {batches}"
 
@@ -137,7 +151,7 @@ def _describe_length(before: int, batches: int, first: HashedRun) -> str:
 def _add_of_later_passes(
     changes: Sequence[Change], found: LoopFindings, before: int, batches: int
 ) -> Sequence[Change]:
-    """The changes, preceded by those that only longer runs can show.
+    """At most MOST_CHANGES changes: first those that only longer runs can try, then `changes`.
 
     before, batches: number of batches in the first run, and in further runs.
     """
@@ -148,7 +162,7 @@ def _add_of_later_passes(
 
 @dataclass(frozen=True)
 class _Session:
-    """A loop that is tried: its runner, its findings, and the values that the first run gives."""
+    """A loop that is tried: its runner, its findings, its first run, and the limits of time."""
 
     runner: ScriptRunner
     found: LoopFindings
@@ -157,28 +171,34 @@ class _Session:
     budget_s: float
     """Maximum seconds of all runs together."""
     deadline: Deadline
-    """The end of these seconds."""
+    """The time at which the budget is spent."""
     limit_s: float
-    """Maximum seconds of a further run, which also ends at the deadline."""
+    """Maximum seconds of a further run; the run also ends at the deadline."""
 
 
 @dataclass(frozen=True)
 class _EndOfRounds:
-    """The reason why there was no further round, and the load by other programs until then. If both
-    reasons are False, all rounds have run."""
+    """The reason why there was no further round, and the load of the machine until then.
+
+    If both reasons are False, more time would have added no round.
+    """
 
     is_out_of_time: bool
-    """True: further rounds had no time."""
+    """True if the budget had no time for a further round."""
     is_interrupted: bool
-    """True: a signal has ended the last round."""
+    """True if a signal has ended the last round; `is_out_of_time` is then True, too."""
     machine_load: LoadSummary | None
+    """The load by other programs during the rounds; None if no time has passed."""
 
 
 def _run_rounds(
     session: _Session, attempts: Attempts, report: Callable[[str], None]
 ) -> _EndOfRounds:
-    """Run rounds until the deadline or a signal. Raises as run_rounds does, and SignalExit if no
-    change can be judged yet."""
+    """Run rounds until the deadline or a signal.
+
+    Raises Unsupported if the script fails without a change, and SignalExit if a signal arrives
+    before any change can be judged.
+    """
     load, deadline, budget_s = LoadWatch(), session.deadline, session.budget_s
 
     def end_round(number: int) -> None:
@@ -203,17 +223,22 @@ class _Recommendation:
     """The recommended change, its patch, and the comparison of its samples and losses."""
 
     name: str | None = None
+    """Name of the change; None if no change is recommended."""
     same_samples: bool | None = None
+    """True if the first pass has the same samples with the change; None if that is not known."""
     not_compared: str = ""
+    """The reason why `same_samples` is None; empty if the samples were compared."""
     losses: LossComparison = field(default_factory=LossComparison)
     call: PatchedCall = field(default_factory=PatchedCall)
+    """A patch of the script's call of DataLoader, or advice if there can be none."""
     notes: tuple[str, ...] = ()
+    """Sentences on the change, such as those on arguments that have no effect."""
 
 
 def _recommend(session: _Session, attempts: Attempts, is_interrupted: bool) -> _Recommendation:
     """The recommendation of the best change; an empty one if there is none.
 
-    is_interrupted: a signal has ended the rounds. No further run of the script begins then.
+    is_interrupted: True if a signal has ended the rounds; the script is then not run again.
     """
     best = attempts.best()
     if best is None:
@@ -235,8 +260,10 @@ def _recommend(session: _Session, attempts: Attempts, is_interrupted: bool) -> _
 
 
 def _describe_changes(found: LoopFindings, attempts: Attempts) -> tuple[TriedChange, ...]:
-    """The changes, the one that saves most first; those without a gain, which have failed or were
-    not run, come last."""
+    """The changes with their gains, the one that saves most first.
+
+    Changes without a gain, which have failed or were not run, come last.
+    """
     tried = []
     for each in attempts.changed:
         what_if = find_what_if(found, each.change)
@@ -254,8 +281,10 @@ def _describe_changes(found: LoopFindings, attempts: Attempts) -> tuple[TriedCha
 
 
 def _compare_runs(session: _Session, change: Change) -> _Recommendation:
-    """Compare the samples and losses of a run with the change to those of the first run, which has
-    no change."""
+    """Compare the samples and losses of a run with the change to those of runs without it.
+
+    The runs without the change are the first run and a repetition of it.
+    """
     first, deadline = session.first, session.deadline
     try:
         again, changed = (
@@ -265,7 +294,7 @@ def _compare_runs(session: _Session, change: Change) -> _Recommendation:
     except Unsupported as error:
         return _without_comparison(str(error))
     except SignalExit:
-        # The rounds have ended, so their answer is known.
+        # The rounds have ended, so the best change is recommended without a comparison.
         return _without_comparison(INTERRUPTED)
     same, reason = _compare_samples(first.digests, again.digests, changed.digests)
     losses = compare_losses(first.losses, again.losses, changed.losses)
@@ -280,11 +309,14 @@ def _without_comparison(reason: str) -> _Recommendation:
 def _compare_samples(
     first: list[int], again: list[int], changed: list[int]
 ) -> tuple[bool | None, str]:
-    """Whether the samples with a change equal those of two runs without it; or None, and the
-    reason why it is not known."""
+    """Compare the samples of a run with a change to those of two runs without it.
+
+    first, again, changed: hashes of the samples; empty if they can't be hashed. Returns (True if
+    the samples are equal or None if that is not known, the reason for None).
+    """
     if not first:
         return None, "its batches have nothing that can be compared"
-    # The script shuffles or crops without a fixed seed.
+    # A script that shuffles or crops without a fixed seed has other samples in each run.
     if again != first:
         return None, "the script draws other samples in each run"
     return changed == first, ""

@@ -1,5 +1,8 @@
-"""Run a script in rounds, as it is and with changes: choose the runs that fit into the time, and
-estimate the share of the loop's time that each change saves."""
+"""Run a script in rounds, as it is and with changes, and estimate the gain of each change.
+
+A round has one run of the script as it is, and one run with each change that fits into the time.
+The gain of a change is the share of the loop's time that the change saves.
+"""
 
 from __future__ import annotations
 
@@ -24,9 +27,9 @@ from fastloop.explain.change import LEAST_GAIN, Change
 MOST_ROUNDS = 10
 """Maximum number of rounds, even if the budget has time for more."""
 MOST_RATIO = 1.5
-"""A change with which the loop has taken more than this many times as long is not run again, so
-that the others get its time. On a quiet machine a change that saves time does not take so long; on
-a busy one a burst of other work may drop it, which the table shows by its single round."""
+"""A change is not run again if the loop has taken more than this many times as long with it. Other
+changes then get the time. On a quiet machine, a change that saves time never takes so long. On a
+busy machine, other programs may slow down a good change, which then has a single round."""
 
 
 @dataclass(kw_only=True)
@@ -35,10 +38,11 @@ class Attempt:
 
     change: Change
     run_s: float
-    """Seconds of the last run, from its start to its end."""
+    """Seconds of the last run, from its start to its end; before any run, the expected seconds."""
     seconds: dict[int, float] = field(default_factory=dict)
-    """Seconds of the loop by the number of the round."""
+    """Number of a round -> seconds of the loop in that round."""
     failure: str = ""
+    """The reason why a run has failed; empty if none has."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,11 +52,15 @@ class Attempts:
     baseline: Attempt
     """The script as it is."""
     changed: Sequence[Attempt]
+    """The script with each change."""
 
     @property
     def longest_run_s(self) -> float:
-        """Seconds of the longest run, from start to end, of the script as it is and with the
-        changes that would run again."""
+        """Seconds of the longest run, from start to end, among the runs that would be repeated.
+
+        These are the last runs of the script as it is, and with each change that has neither failed
+        nor lost much time.
+        """
         again = [each for each in self.changed if self._is_alive(each)]
         return max(each.run_s for each in (self.baseline, *again))
 
@@ -63,7 +71,10 @@ class Attempts:
         return max(sure, key=lambda found: found[0])[1] if sure else None
 
     def gain(self, attempt: Attempt) -> stats.Estimate | None:
-        """The share of the loop's time that the change saves, over the rounds that both have."""
+        """The share of the loop's time that a change saves; None if it has failed or not run.
+
+        The share is estimated from the rounds with a run of the change and one without it.
+        """
         rounds = [number for number in attempt.seconds if number in self.baseline.seconds]
         new = [attempt.seconds[number] for number in rounds]
         base = [self.baseline.seconds[number] for number in rounds]
@@ -78,30 +89,33 @@ class Attempts:
         )
 
     def choose_round(self, number: int, remaining_s: float) -> list[Attempt]:
-        """The changes to run in this round, the fastest so far first.
+        """The changes to run in this round, the fastest so far first; empty to end the rounds.
 
-        There are as many as leave time to run the best one in FEWEST_ROUNDS rounds altogether; the
-        list is empty if there is no time for a single one.
+        number: number of the round, from 1 on. remaining_s: seconds that are left. As many changes
+        are chosen as leave time to run the best one in FEWEST_ROUNDS rounds altogether.
         """
         fastest = self._fastest()
         if number > 1 and (waiting := self._waiting_change(fastest, remaining_s)):
             return [waiting]
         most = MOST_OF_ROUND[min(number, len(MOST_OF_ROUND)) - 1]
-        # Drop the comparison of the samples if there is no time for it and the rounds.
+        # First, time is reserved for the comparison of samples after the rounds. If no change fits
+        # then, the comparison is given up in favour of this round.
         for reserved_s in (COMPARISON_RUNS * self.baseline.run_s, 0.0):
             for count in range(min(len(fastest), most), 0, -1):
                 if self._cost_s(fastest, count, number) + reserved_s <= remaining_s:
                     return fastest[:count]
-            # Enough rounds have been run for an interval. If a change is sure to help, a further
-            # one is not worth the comparison of its samples.
+            # The comparison is not given up if enough rounds have run for an interval, and a change
+            # saves time for sure.
             gains = [self.gain(each) for each in fastest]
             if number > FEWEST_ROUNDS and any(gain and is_sure(gain) for gain in gains):
                 break
         return []
 
     def _waiting_change(self, fastest: Sequence[Attempt], remaining_s: float) -> Attempt | None:
-        """A change that has not run for lack of time, if the others save nothing and it can run in
-        all rounds that it needs."""
+        """The first change that has not run yet, if no other one saves time; otherwise None.
+
+        None also if there is no time to run it in FEWEST_ROUNDS rounds.
+        """
         gains = [self.gain(each) for each in fastest]
         if any(gain and gain.value >= LEAST_GAIN for gain in gains):
             return None
@@ -110,21 +124,24 @@ class Attempts:
         return waiting[0] if waiting and fits else None
 
     def _cost_s(self, fastest: Sequence[Attempt], count: int, number: int) -> float:
-        """Seconds of this round with this many changes, and of the rounds that the best one needs
-        after it."""
+        """Seconds of this round with `count` changes, and of later rounds with the fastest one.
+
+        The later rounds are those that the fastest change still needs for FEWEST_ROUNDS rounds.
+        """
         later = max(0, FEWEST_ROUNDS - 1 - len(fastest[0].seconds))
         needed_s = self._round_s(fastest[:count]) + later * self._round_s(fastest[:1])
-        # Only the first run is timed yet. If the others are slower, a further change in this round
-        # must not cost the best one its last round.
+        # Before round 1 only the first run is timed, and other runs may be slower. The margin keeps
+        # further changes of round 1 from using up the time of the fastest change's last round.
         return SLOWDOWN * needed_s if number == 1 and count > 1 else needed_s
 
     def _round_s(self, changed: Sequence[Attempt]) -> float:
+        """Expected seconds of a round with these changes."""
         return self.baseline.run_s + sum(each.run_s for each in changed)
 
     def _fastest(self) -> list[Attempt]:
         """The changes that still run, the one that has saved most in the rounds so far first.
 
-        Those that have failed, or that lose much, do not run any more.
+        Changes that have failed, or have lost much time, do not run any more.
         """
         # A change that was left out of the last round does not come back.
         last = max((number for each in self.changed for number in each.seconds), default=None)
@@ -132,19 +149,19 @@ class Attempts:
         return sorted(filter(self._is_alive, running), key=self._ratio)
 
     def _is_alive(self, attempt: Attempt) -> bool:
-        """False if the change has failed, or has lost much."""
+        """True unless the change has failed, or has prolonged the loop by more than MOST_RATIO."""
         return not attempt.failure and self._ratio(attempt) <= MOST_RATIO
 
     def _ratio(self, attempt: Attempt) -> float:
-        """The loop's time with the change, relative to that without; 0 if it is not known."""
-        # The end of the budget may have cut off the run of a round without a change.
+        """The loop's time with the change relative to the time without it; 0 if it is not known."""
+        # A round has no run without a change if the budget has ended before that run was complete.
         base = self.baseline.seconds
         ratios = [each / base[number] for number, each in attempt.seconds.items() if number in base]
         return stats.median(ratios or [0.0])
 
 
 def is_sure(gain: stats.Estimate) -> bool:
-    """True if a change with this gain saves time for sure, and enough to follow it."""
+    """True if a change with this gain saves time for sure, and enough time to be worth it."""
     return gain.is_interval and gain.low > 0 and gain.value >= LEAST_GAIN
 
 
@@ -157,9 +174,9 @@ def run_rounds(
 ) -> bool:
     """Run rounds until the deadline, each in a random order.
 
-    limit_s: time after which a run is killed. end_round: called with the number of each round.
-    Returns True if there was no time for a further round. Raises Unsupported if the script fails
-    without a change.
+    limit_s: seconds after which a run is killed. end_round: called after each round, with its
+    number. Returns True if there was no time for a further round. Raises Unsupported if the script
+    fails without a change.
     """
     drawn = random.Random(0)
     for number in range(1, MOST_ROUNDS + 1):
@@ -180,7 +197,11 @@ def run_rounds(
 def run_once(
     runner: ScriptRunner, attempt: Attempt, number: int, deadline: Deadline, limit_s: float
 ) -> None:
-    """Run the script with the change in the round of that number; the run ends at the deadline."""
+    """Run the script with the attempt's change, and note the time of the loop, or the failure.
+
+    number: number of the round. limit_s: seconds after which the run is killed; it is also killed
+    at the deadline, and does not begin after it.
+    """
     start_ns = now_ns()
     remaining_s = deadline.remaining_s
     if remaining_s <= 0:
@@ -188,8 +209,7 @@ def run_once(
     try:
         attempt.seconds[number] = runner.seconds(attempt.change, min(limit_s, remaining_s))
     except Unsupported as error:
-        # After the deadline, the run was killed for that reason, which is not a fault of its
-        # change.
+        # If the deadline has passed, it has killed the run, and the change is not at fault.
         if not deadline.is_over:
             attempt.failure = str(error)
     attempt.run_s = seconds_between(start_ns, now_ns())

@@ -13,7 +13,7 @@ _folder: str | None = None
 
 
 def record_watched(folder: str) -> None:
-    """Let loops over watched iterables be recorded to the folder from now on."""
+    """Record loops over watched iterables to this folder from now on."""
     global _folder  # noqa: PLW0603 - a process records to one folder
     _folder = folder
 
@@ -21,8 +21,8 @@ def record_watched(folder: str) -> None:
 def watch(iterable: Iterable[T]) -> Iterable[T]:
     """Return an iterable with the same batches; `fastloop attach` reports the loops over it.
 
-    Without `fastloop attach` this is the iterable itself. DataLoaders and FastLoaders need no
-    `watch`. All of the time in next() counts as `decode`, as its inside is not seen.
+    Without `fastloop attach` the result is the iterable itself. DataLoaders and FastLoaders need no
+    `watch`. All of the time in next() counts as `decode`, because its parts are not known.
 
     iterable: its items are batches. If it is an iterator, the result is an iterator, too.
 
@@ -31,7 +31,7 @@ def watch(iterable: Iterable[T]) -> Iterable[T]:
     """
     if _folder is None:
         return iterable
-    # Its clock imports torch, which a script that is not observed need not import.
+    # This module imports torch, which a script that is not observed need not import.
     from fastloop.explain.attach.watched_loops import watch_loops
 
     return watch_loops(iterable, Path(_folder))

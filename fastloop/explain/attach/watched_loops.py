@@ -31,12 +31,15 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 RECORDED = DataLoader, _BaseDataLoaderIter
-"""Classes of which patch_dataloader.py records every loop."""
+"""Classes of iterables for which patch_dataloader.py records every loop already."""
 
 
 def watch_loops(iterable: Iterable[T], folder: Path) -> Iterable[T]:
     """A wrapper of the iterable that records each next(); the iterable itself if its loops are
-    recorded anyway."""
+    recorded already.
+
+    folder: the folder to which this process records.
+    """
     from fastloop.fastloader import FastLoader
 
     if isinstance(iterable, (*RECORDED, FastLoader, Watched, WatchedIterator)):
@@ -48,7 +51,10 @@ def watch_loops(iterable: Iterable[T], folder: Path) -> Iterable[T]:
 
 
 def probe_fastloader(module: ModuleType, folder: str) -> None:
-    """Record each loop over a FastLoader."""
+    """Wrap FastLoader.__iter__ so that each loop over a FastLoader is recorded to the folder.
+
+    module: the module that contains FastLoader.
+    """
     original = module.FastLoader.__iter__
 
     @functools.wraps(original)
@@ -66,26 +72,31 @@ class _LoopLog:
 
     log: EventLog
     counter: StopCounter | None
+    """The counter of steps; None: the script runs to its own end."""
 
     @staticmethod
     @cache
     def of_folder(folder: str) -> _LoopLog:
-        """The log in the folder; the same one at each call."""
+        """The log in the folder; each call with the same folder returns the same object."""
         return _LoopLog(open_script_log(folder), counter_of(folder))
 
 
 @dataclass
 class LoopRecorder:
-    """An iterable, with the log to which its loops are recorded and the facts about it."""
+    """Records the passes, which are single iterations, over an iterable to a log."""
 
     log: _LoopLog
     iterable: Any
     state: LoaderState = field(
         default_factory=lambda: LoaderState(next(LOADER_NUMBERS), os.getpid())
     )
+    """The number of the iterable among the loaders of this process; a fork makes a new state."""
 
     def begin(self, place: str, start_ns: int, stop_ns: int) -> PassState:
-        """Record that a loop at that place begins, with iter() between these times."""
+        """Record the beginning of a pass, and return the state of the pass.
+
+        place: file and line of the loop. start_ns, stop_ns: times before and after iter().
+        """
         if self.state.process_id != os.getpid():
             self.state = LoaderState(next(LOADER_NUMBERS), os.getpid())
         log = self.log.log
@@ -115,7 +126,7 @@ class LoopRecorder:
 
 
 def _describe(iterable: Any) -> dict[str, Any]:
-    """Facts with the same names as those about a DataLoader."""
+    """Facts about the iterable, under the names of the facts about a DataLoader."""
     size = getattr(iterable, "batch_size", None)
     dataset = getattr(iterable, "source", iterable)
     return dict.fromkeys(SETTINGS) | {
@@ -135,15 +146,18 @@ def _describe(iterable: Any) -> dict[str, Any]:
 
 
 def _refuse_own_name(wrapper: object, name: str) -> None:
-    """Raise AttributeError for a name that is not asked of the wrapped object."""
-    # copy and pickle make a wrapper without attributes, and ask it for __setstate__: it has no
-    # wrapped object yet, and the wrapped object's __setstate__ is for its own state.
+    """Raise AttributeError for a name that must not be looked up in the wrapped object."""
+    # copy and pickle make a wrapper without attributes, and look up its __setstate__. That wrapper
+    # has no wrapped object yet, and the __setstate__ of the latter is for another state.
     if name in ("_iterable", "_iterator") or (name.startswith("__") and name.endswith("__")):
         raise AttributeError(f"{type(wrapper).__name__!r} object has no attribute {name!r}")
 
 
 class Watched(Generic[T]):
-    """Wraps an iterable, and records each loop over it; all attributes are the iterable's."""
+    """Wraps an iterable, and records each loop over it. Its attributes are those of the iterable.
+
+    iterable: must not be an iterator. recorder: the recorder of the same iterable.
+    """
 
     def __init__(self, iterable: Iterable[T], recorder: LoopRecorder) -> None:
         self._iterable = iterable
@@ -154,7 +168,7 @@ class Watched(Generic[T]):
         return getattr(self._iterable, name)
 
     def __bool__(self) -> bool:
-        # Without it, `if loader:` would ask __len__, also of an iterable that has none.
+        # Without this method, `if loader:` would call __len__, which some iterables lack.
         return bool(self._iterable)
 
     def __len__(self) -> int:
@@ -166,7 +180,10 @@ class Watched(Generic[T]):
 
 
 class WatchedIterator(Generic[T]):
-    """Wraps an iterator over batches, and records each wait and each step."""
+    """Wraps an iterator over batches, and records each wait and each step.
+
+    A step is the time from one next() to the following one. start_ns: time before iter().
+    """
 
     def __init__(self, iterator: Iterator[T], recorder: LoopRecorder, start_ns: int) -> None:
         self._iterator = iterator
@@ -189,8 +206,8 @@ class WatchedIterator(Generic[T]):
 
     def __next__(self) -> T:
         if self._state is None:
-            # The pass begins with the first next(), which shows the line of the script's loop,
-            # unless a thread only calls next().
+            # The pass begins with the first next(), because its caller is the script's loop. If a
+            # thread only calls next(), there is no line of the script: the place of iter() counts.
             place = place_in_script() or self._place
             self._state = self._recorder.begin(place, self._start_ns, self._stop_ns)
         state = self._state

@@ -1,11 +1,13 @@
 """Decode image files: one function per library, each of which releases the GIL.
 
-The functions decode_by_... take the bytes of a file and its encoding (image_headers.encoding_of),
-and return (height, width, 3) uint8 RGB, possibly read-only or not contiguous. All convert other
-colour spaces as Pillow's `convert("RGB")`: grey values are repeated, transparency is dropped and
-not blended, CMYK is assumed to follow Adobe's convention; colour profiles and EXIF orientation are
-ignored. They raise ValueError, in one line, for a broken file, and ImportError if the library is
-missing. A Codec has the functions of one library with which `Images` decodes and resizes.
+The functions decode_by_... take the bytes of a file and its encoding (image_headers.encoding_of).
+They return (height, width, 3) uint8 RGB, which may be read-only or not contiguous. They convert
+other colour spaces as Pillow's `convert("RGB")` does. Grey values are repeated. Transparency is
+dropped and not blended. CMYK is assumed to follow Adobe's convention. Colour profiles and EXIF
+orientation are ignored. The functions raise ValueError with a message of one line for a broken
+file, and ImportError if the library is missing.
+
+A Codec has the functions of one library with which `Images` decodes and resizes.
 """
 
 from __future__ import annotations
@@ -53,14 +55,14 @@ LIBRARIES = {
 """Decoder -> (modules that it needs, command that installs them), the fastest first."""
 
 INSTALL_JPEG = "install libjpeg-turbo's headers (Debian: libjpeg62-turbo-dev), then fastloop again"
-"""The advice of errors that say that the native decoder is missing."""
+"""Advice for error messages about a missing native decoder."""
 
 
 def decode_by_simplejpeg(data: Encoded, encoding: Encoding) -> np.ndarray:
     """Decode a JPEG file with libjpeg-turbo; PNG and WebP are not supported."""
     decode = _load_simplejpeg().decode_jpeg
     try:
-        # CMYK is converted here, as Pillow converts it, see cmyk_to_rgb.
+        # CMYK is decoded as it is stored, because cmyk_to_rgb converts it as Pillow does.
         if encoding == "CMYK JPEG":
             return cmyk_to_rgb(decode(data, colorspace="CMYK"))
         return decode(data, colorspace="RGB")
@@ -108,12 +110,15 @@ def decode_by_torchvision(data: Encoded, encoding: Encoding) -> np.ndarray:
 
 
 def decode_by_pillow(data: Encoded, encoding: Encoding) -> np.ndarray:
-    """Decode a JPEG, PNG or WebP file with Pillow, the reference for the other libraries. The array
-    is read-only."""
+    """Decode a JPEG, PNG or WebP file with Pillow, the reference for the other libraries.
+
+    The array is read-only.
+    """
     pil = import_module("PIL.Image")
     try:
         with pil.open(io.BytesIO(data)) as image:
-            image.info.pop("transparency", None)  # or Pillow warns that it drops a palette's
+            # Otherwise Pillow warns that it drops the transparency of a palette.
+            image.info.pop("transparency", None)
             return np.asarray(image.convert("RGB"))
     except (*BROKEN, pil.DecompressionBombError) as error:
         is_unknown = isinstance(error, pil.UnidentifiedImageError)
@@ -121,12 +126,16 @@ def decode_by_pillow(data: Encoded, encoding: Encoding) -> np.ndarray:
 
 
 def decode_any(data: Encoded) -> np.ndarray:
-    """Decode any file that Pillow reads. Of 16 bits per channel only the upper 8 are kept. The
-    array is read-only."""
+    """Decode a file of any format that Pillow reads to (height, width, 3) uint8 RGB.
+
+    Of 16 bits per channel, only the upper 8 are kept. The array may be read-only. Raises ValueError
+    for a broken file, and for a format that Pillow does not read.
+    """
     pil = import_module("PIL.Image")
     try:
         with pil.open(io.BytesIO(data)) as image:
-            image.info.pop("transparency", None)  # or Pillow warns that it drops a palette's
+            # Otherwise Pillow warns that it drops the transparency of a palette.
+            image.info.pop("transparency", None)
             # convert() would clip values of 16 bits to 255.
             if image.mode.startswith("I"):
                 return np.repeat((np.asarray(image) >> 8).astype(np.uint8)[..., None], 3, axis=2)
@@ -153,8 +162,11 @@ def cmyk_to_rgb(stored: np.ndarray) -> np.ndarray:
 
 @cache
 def load_opencv() -> Any:
-    """Import cv2 and switch off its own threads for the whole process: they would divide each
-    image, and wait for each other and for the loader's threads."""
+    """Import cv2 and switch off its own threads for the whole process.
+
+    Several of these threads would work on each image, and wait for each other and for the loader's
+    threads.
+    """
     cv2 = import_module("cv2")
     cv2.setNumThreads(0)
     return cv2
@@ -162,7 +174,7 @@ def load_opencv() -> Any:
 
 @cache
 def load_torchvision_io() -> Any:
-    """Import torchvision.io; raises ImportError that says why its decoders can't be used."""
+    """Import torchvision.io; raises ImportError with the reason if its decoders can't be used."""
     allowed = "a torchvision that was built for this torch has them: pip install torchvision"
     try:
         module = import_module("torchvision.io")
@@ -176,12 +188,13 @@ def load_torchvision_io() -> Any:
     return module
 
 
-@cache  # import_module takes 0.8 us, a small image 15
+@cache  # import_module takes 0.8 us, and decoding a small image 15 us
 def _load_simplejpeg() -> Any:
     return import_module("simplejpeg")
 
 
 def _broken(encoding: Encoding, reason: object = None) -> ValueError:
+    """The error for a broken file; None: the reason is not known."""
     return ValueError(f"a broken {encoding}" + (f" ({reason})" if reason is not None else ""))
 
 
@@ -192,14 +205,16 @@ class Codec:
     decode: Callable[[Encoded, Encoding], np.ndarray]
     """Decodes a file, as the functions decode_by_... do."""
     resize: Callable[[np.ndarray, np.ndarray, bool], None]
-    """resize(pixels, out, antialias) writes the image, resized, to `out`: bilinear interpolation
-    between pixels; with antialias, pixels are averaged if the image becomes smaller."""
+    """resize(pixels, out, antialias) resizes the image `pixels` to the size of `out`, and writes it
+    there. The interpolation between pixels is bilinear. With antialias, pixels are averaged if the
+    image becomes smaller. Both arrays are (height, width, 3) uint8."""
 
 
 def choose_decoder(decoder: str | None) -> str:
-    """Return `decoder`, or for None the fastest decoder that is installed.
+    """Return `decoder`, or for None the fastest decoder of LIBRARIES that is installed.
 
-    Raises ValueError for an unknown name, ImportError if the library is not installed.
+    Raises ValueError for a name that is not in LIBRARIES, and ImportError if no library for the
+    decoder is installed.
     """
     if decoder is not None and decoder not in LIBRARIES:
         raise ValueError(f"decoder={decoder!r}: allowed are {', '.join(LIBRARIES)}")
@@ -217,7 +232,7 @@ def load_codec(decoder: str) -> Codec:
 
 
 def _simplejpeg() -> Codec:
-    """libjpeg-turbo for JPEG files; OpenCV for others and for resizing."""
+    """The codec with libjpeg-turbo for JPEG files, and OpenCV for other files and for resizing."""
     cv2 = load_opencv()
 
     def decode(data: Encoded, encoding: Encoding) -> np.ndarray:
@@ -234,6 +249,7 @@ def _simplejpeg() -> Codec:
 
 
 def _torchvision() -> Codec:
+    """The codec that decodes with torchvision and resizes with torch."""
     load_torchvision_io()
 
     def resize(pixels: np.ndarray, out: np.ndarray, antialias: bool) -> None:
@@ -246,6 +262,7 @@ def _torchvision() -> Codec:
 
 
 def _pil() -> Codec:
+    """The codec that decodes and resizes with Pillow."""
     pil = import_module("PIL.Image")
 
     def resize(pixels: np.ndarray, out: np.ndarray, antialias: bool) -> None:
@@ -255,7 +272,7 @@ def _pil() -> Codec:
         if antialias:
             resized = image.resize((width, height), bilinear)
         else:
-            # Pillow's resize() always antialiases.
+            # Pillow's resize() always antialiases, so an affine transform scales the image.
             scales = (image.width / width, 0, 0, 0, image.height / height, 0)
             resized = image.transform((width, height), pil.Transform.AFFINE, scales, bilinear)
         np.copyto(out, np.asarray(resized))
@@ -275,9 +292,10 @@ def load_jpeg() -> Any | None:
 
 
 def describe_native_decoder() -> str:
-    """Return `native`, with a reason if libjpeg reads the codes of baseline JPEGs.
+    """Return `native`, with a reason if libjpeg decodes the entropy codes of baseline JPEGs.
 
-    libjpeg takes longer than the native code, which works only with a libjpeg that it knows.
+    libjpeg takes longer for this than the native code, which works only with a libjpeg that it
+    knows.
     """
     jpeg = load_jpeg()
     problem = None if jpeg is None else jpeg.own_scan_problem()

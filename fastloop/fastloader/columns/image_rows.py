@@ -1,7 +1,7 @@
-"""Columns of images in memory and their labels: rows of bytes, moved and converted to tensors.
+"""Columns of images in memory and of their labels, which replace a dataset of torchvision.
 
-ImageRows does what the transform of a dataset of torchvision does, and ImageLabels has the labels;
-recognise_image_arrays.py opens them. torchvision and Pillow are never imported here: a program that
+ImageRows makes the tensors that the dataset's transform makes, and ImageLabels has the labels;
+recognise_image_arrays.py opens both. torchvision and Pillow are never imported here: a program that
 uses such a dataset has imported them.
 """
 
@@ -34,24 +34,25 @@ NO_MARGINS = Margins(0, 0, 0, 0)
 
 @dataclass(frozen=True, kw_only=True)
 class RandomMoves:
-    """A crop at random of images with a margin of zeros, and a flip at random."""
+    """A random crop of images with margins of zeros, and a random flip."""
 
     size: tuple[int, int] | None = None
-    """(height, width) of the crop; None: the whole image."""
+    """(height, width) of the crop in pixels; None: the whole image."""
     margins: Margins = NO_MARGINS
     """Zeros that are added to the image before the crop."""
     flip: float = 0.0
     """The probability that left and right change places."""
 
     def sides(self, height: int, width: int) -> tuple[int, int]:
-        """Height and width of the images with their margins."""
+        """Height and width in pixels of images of that size with their margins."""
         margins = self.margins
         return margins.top + height + margins.bottom, margins.left + width + margins.right
 
     def move(self, pixels: np.ndarray, indices: np.ndarray, seed: int) -> np.ndarray:
         """The cropped and flipped images of `pixels`, which is (n, height, width, ...).
 
-        The random numbers of an image depend on the seed and its index alone.
+        The random numbers of an image depend only on the seed and on the image's number in
+        `indices`, which is (n,).
         """
         height, width = self.sides(*pixels.shape[1:3])
         rows, columns = self.size or (height, width)
@@ -73,7 +74,10 @@ class RandomMoves:
 
 
 def _draw(indices: np.ndarray, seed: int, number: int) -> np.ndarray:
-    """Numbers from 0 to 1, without 1: of 53 random bits, as torch draws doubles."""
+    """A random float64 number in [0, 1) for each index, of 53 bits, as torch draws doubles.
+
+    number: distinguishes the draws that an image needs.
+    """
     return (random_bits(indices, mix_seed(seed, number)) >> np.uint64(11)) * 2.0**-53
 
 
@@ -82,16 +86,19 @@ class Steps:
     """The work of a transform on an image in memory, in the order of the fields."""
 
     reshaping: tuple[Any, ...]
-    """Transforms to call with each image of Pillow, before all others."""
+    """Transforms that are called with each image of Pillow, before all other steps."""
     shape: tuple[int, ...]
     """The shape of the images that `reshaping` makes: (height, width) or (height, width, 3)."""
     moves: RandomMoves | None
     """The random crop and flip of the reshaped images; None: there is neither."""
     pointwise: tuple[Any, ...]
-    """Transforms that change each value of a pixel by itself, after all others."""
+    """Transforms that change each value of a pixel by itself, after all other steps."""
 
     def reshape(self, pixels: np.ndarray) -> np.ndarray:
-        """The reshaped images of (n, height, width) or (n, height, width, 3)."""
+        """The images after `reshaping`, (n, *shape) uint8.
+
+        pixels: uint8 images, (n, height, width) or (n, height, width, 3).
+        """
         if not self.reshaping:
             return pixels
         reshaped = np.empty((len(pixels), *self.shape), np.uint8)
@@ -102,29 +109,30 @@ class Steps:
 
 @dataclass(frozen=True, eq=False)
 class ImageRows:
-    """Rows of bytes, moved and converted as the dataset's transform said when it was opened."""
+    """The column of images, which does the work of the transform that the dataset had once."""
 
     dataset: Any
     """The dataset, or a Subset of it."""
     places: np.ndarray | None
-    """The places of a Subset's samples in the dataset; None: all, in order."""
+    """The places of a Subset's samples in the dataset; None: all images, in order."""
     pixels: np.ndarray
     """uint8, of shape (num_images, height, width) or (num_images, height, width, 3)."""
     steps: Steps
+    """The work of the dataset's transform when the column was opened."""
     table: np.ndarray
     """The result of the pointwise transforms for each value of a pixel: (channels, 256)."""
     reopen: Callable[[Any], ImageRows | None]
-    """Opens the rows of the dataset as it is now; None if it can't be read as rows any more."""
+    """Opens the column of the dataset as it is now; returns None if there can be no such column any
+    more."""
     seed: int = 0
-    """The seed of an epoch."""
+    """The seed of the random moves of an epoch."""
 
     def __len__(self) -> int:
         return len(self.dataset)
 
     @property
     def slow(self) -> bool:
-        """True if images are reshaped or moved: threads then share each batch, like those of image
-        folders."""
+        """True if images are reshaped or moved: all threads then share the work on each batch."""
         return self.steps.moves is not None or bool(self.steps.reshaping)
 
     @property
@@ -142,7 +150,7 @@ class ImageRows:
         return replace(self, seed=seed)
 
     def is_current(self) -> bool:
-        """True if the dataset still has these images, and a transform with these results."""
+        """True if the dataset still has these images, and a transform that gives these results."""
         now = self.reopen(self.dataset)
         return (
             now is not None
@@ -161,22 +169,24 @@ class ImageRows:
         images = self.spec.view_tensor(out).numpy()
         for channel, values in enumerate(self.table):
             rows = pixels if pixels.ndim == 3 else pixels[..., channel]
-            # All bytes are within the table. Without a mode, numpy would write to a copy first.
+            # The table has an entry for every byte, so nothing is clipped. In its default mode,
+            # numpy would write to a copy first.
             np.take(values, rows, out=images[:, channel], mode="clip")
 
 
 @dataclass(frozen=True, eq=False)
 class ImageLabels:
-    """The labels that a dataset had when it was opened."""
+    """The column of the labels that a dataset had when the column was opened."""
 
     dataset: Any
     """The dataset, or a Subset of it."""
     places: np.ndarray | None
-    """The places of a Subset's samples in the dataset; None: all, in order."""
+    """The places of a Subset's samples in the dataset; None: all labels, in order."""
     labels: np.ndarray
+    """int64 labels of all samples of the dataset."""
     reopen: Callable[[Any], ImageLabels | None]
-    """Opens the labels of the dataset as it is now; None if they can't be read natively any more.
-    """
+    """Opens the column of the dataset as it is now; returns None if there can be no such column any
+    more."""
 
     spec = SampleSpec(torch.int64, ())
 
@@ -199,22 +209,24 @@ class ImageLabels:
 
 
 def _is_same_memory(first: np.ndarray, second: np.ndarray) -> bool:
-    """True for two views of the same numbers. They are not compared: there may be many."""
+    """True for two equal views of the same memory. The numbers are not compared, as there may be
+    many."""
     return first.__array_interface__ == second.__array_interface__
 
 
 def _are_equal(first: np.ndarray | None, second: np.ndarray | None) -> bool:
-    """True for arrays of the same bytes and dtype, and for None twice."""
+    """True for two arrays of the same dtype, shape and bytes, and for two times None."""
     if first is None or second is None:
         return first is second
     if first.dtype != second.dtype or first.shape != second.shape:
         return False
-    # Bytes are compared: a NaN is not equal to itself.
+    # The bytes are compared, because a NaN is not equal to itself.
     return _is_same_memory(first, second) or first.tobytes() == second.tobytes()
 
 
 def make_image(pixels: np.ndarray) -> Any:
-    """The image of Pillow that the datasets make of bytes: grey ones of two dimensions."""
+    """The image of Pillow that the datasets make of uint8 pixels; it is grey if they have two
+    dimensions."""
     return sys.modules["PIL.Image"].fromarray(pixels)
 
 

@@ -1,8 +1,8 @@
-"""MappedFile and FileRegion: the file that a memory map shows, and the map's part of this file.
+"""Find the file that a memory map shows, as a MappedFile, or the map's part of it, as a FileRegion.
 
-A MappedFile is checked before its map is read: if the file has become shorter, reading the map ends
-the process. A FileRegion locates a map's data in its file, to map it again in another process, or
-to read it.
+A MappedFile is checked before its map is read, because reading the map ends the process if the file
+has become shorter. A FileRegion says which part of the file a map shows. Another process can map
+that part again, or read it.
 """
 
 from __future__ import annotations
@@ -32,18 +32,19 @@ class FileIdentity(NamedTuple):
 
 @dataclass(frozen=True)
 class MappedFile:
-    """The file that an array's memory is mapped from."""
+    """The file from which an array's memory is mapped."""
 
     path: str
+    """The absolute path of the file."""
     identity: FileIdentity
     end: int
-    """Minimum size of the file in bytes: if it is shorter, the system ends a process that reads the
-    map with SIGBUS."""
+    """Minimum size of the file in bytes. If the file is shorter, the system ends a process that
+    reads the whole array, by the signal SIGBUS."""
 
     def check(self) -> None:
-        """Raise OSError, which names the file, if it has become shorter.
+        """Raise OSError, with the path in the message, if the file is shorter than `end`.
 
-        A file that was replaced or deleted is not a problem: the map still shows the old one.
+        A file that was replaced or deleted raises no error, because the map still shows its data.
         """
         try:
             status = os.stat(self.path)
@@ -54,17 +55,23 @@ class MappedFile:
 
     @property
     def native(self) -> tuple[bytes, int, int, int]:
-        """The native core's argument."""
+        """The file as the native core takes it: (path, device, inode, end)."""
         return os.fsencode(self.path), self.identity.device, self.identity.inode, self.end
 
 
 def describe_cut(path: str, end: int) -> str:
-    """The sentence of the error, which the native core prints too."""
+    """The message for a file that has become shorter than `end` bytes.
+
+    The native core has the same message.
+    """
     return f"{path}: this file has become shorter than the {end} bytes that are mapped"
 
 
 def find_file(array: Any) -> MappedFile | None:
-    """The file that a memory map of numpy, or a view of one, shows; None for other memory."""
+    """The file that a memory map of numpy, or a view of one, shows.
+
+    None for other memory, for an empty array, and if the path has no file of the map's size.
+    """
     whole = array
     while isinstance(whole, np.ndarray) and not isinstance(whole, np.memmap):
         whole = whole.base
@@ -74,12 +81,12 @@ def find_file(array: Any) -> MappedFile | None:
     try:
         status = os.stat(path)
         if status.st_size != shown.size():
-            # Another file now has this path: its size differs from the map's.
+            # The size differs from the map's, so another file now has this path.
             return None
     except (OSError, ValueError):
         return None
-    # The address of the last item. Axes with negative steps lead to lower addresses and don't
-    # count.
+    # The highest address of an item. Axes with negative steps are left out, because they lead to
+    # lower addresses.
     last = array.ctypes.data + sum(
         step * (size - 1) for step, size in zip(array.strides, array.shape, strict=True) if step > 0
     )
@@ -88,12 +95,12 @@ def find_file(array: Any) -> MappedFile | None:
 
 
 def _file_offset(array: Any, address: int) -> int:
-    """The place in the file, in bytes, of an address in a memory map of it.
+    """The offset in the file, in bytes, of an address in a memory map of the file.
 
     array: the map, or a part of one.
     """
-    # The map begins at a multiple of the granularity, at or before `offset`, which is the start of
-    # the whole array, even if this array is a part of it.
+    # `offset` is the start of the whole array in the file, even if `array` is only a part. The map
+    # begins at a multiple of the granularity, at or before `offset`.
     begin = array.offset - array.offset % mmap.ALLOCATIONGRANULARITY
     return begin + address - np.frombuffer(array._mmap, np.uint8).ctypes.data
 
@@ -104,16 +111,16 @@ class FileRegion:
 
     path: str
     offset: int
-    """The offset in the file, in bytes."""
+    """The start of the region in the file, in bytes."""
     dtype: np.dtype
     shape: tuple[int, ...]
     is_writable: bool
     """True if writing to the map writes to the file."""
     identity: FileIdentity
-    """The identity of the mapped file. Another file may have taken its path."""
+    """The identity of the mapped file. Another file may have taken the path of the mapped one."""
 
     def open(self) -> np.memmap:
-        """Map the region."""
+        """Map the region of the file that now has the path."""
         mode = "r+" if self.is_writable else "r"
         return np.memmap(self.path, self.dtype, mode, self.offset, self.shape)
 
@@ -121,8 +128,8 @@ class FileRegion:
 def region_of(array: Any) -> FileRegion | None:
     """Return the region of the file that a memory map, or a contiguous part of one, shows.
 
-    None for anything else, and if the file may hold other data: a writable copy-on-write map, a
-    deleted file.
+    None for any other object, for a deleted file, and for a writable copy-on-write map, which may
+    differ from its file.
     """
     shown, path = getattr(array, "_mmap", None), getattr(array, "filename", None)
     if shown is None or path is None or not array.nbytes or not array.flags.c_contiguous:
@@ -145,9 +152,9 @@ def region_of(array: Any) -> FileRegion | None:
 
 
 def pack_maps(tree: Tree) -> Tree:
-    """Replace each memory map in the tree by its FileRegion; numpy would pickle all of its bytes.
+    """Replace each memory map in the tree by its FileRegion, which is small when pickled.
 
-    Maps without a region stay as they are.
+    numpy would pickle all bytes of a map. Maps without a region stay as they are.
     """
     return pytree.tree_map(lambda leaf: region_of(leaf) or leaf, tree)
 

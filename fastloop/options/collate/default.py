@@ -11,7 +11,7 @@ from fastloop.core.types import Tree, option
 
 @option
 class DefaultCollate:
-    """torch's default_collate: the samples are stacked leaf by leaf."""
+    """torch's default_collate, which stacks the samples leaf by leaf."""
 
     takes: ClassVar[Literal["canonical"]] = "canonical"
     tolerant: ClassVar[bool] = False

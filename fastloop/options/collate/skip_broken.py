@@ -12,14 +12,19 @@ from fastloop.data.dataset_samples import is_broken
 
 @option
 class SkipBrokenCollate:
-    """default_collate of the samples that could be decoded; a batch lacks its broken samples."""
+    """torch's default_collate without broken samples, which are those that can't be decoded.
+
+    A batch with broken samples is smaller than batch_size.
+    """
 
     takes: ClassVar[Literal["canonical"]] = "canonical"
     tolerant: ClassVar[bool] = True
 
     def collate(self, samples: list[Tree]) -> Tree:
-        """The batch without its broken samples, which are None or hold a None; None if no sample is
-        left."""
+        """The batch without its broken samples; None if no sample is left.
+
+        A broken sample is None, or is a tuple, list or dict with a None in it.
+        """
         decoded = [sample for sample in samples if not is_broken(sample)]
         return default_collate(decoded) if decoded else None
 

@@ -13,13 +13,13 @@ from fastloop.core.user_code import UserFunction, check_callable
 
 @option
 class UserCollate:
-    """The user's own collate, `collate._target_=package.module.name`, called by the process or
-    thread that reads the samples.
+    """The user's own collate, `collate._target_=package.module.name`.
 
-    The function defines the samples: the same-data check compares with the function's batch of
-    every single sample. A sample that could not be decoded is None; a sample for which the function
-    makes no batch is left out. With a Dataset that returns a batch from `__getitems__`, the
-    function gets that batch.
+    The process or thread that reads the samples calls the function. The function defines the
+    samples: the same-data check compares delivered batches with the function's batches of single
+    samples. The function gets None in place of a sample that could not be decoded. A sample is
+    left out if the function makes None or an empty batch of it. If the Dataset's `__getitems__`
+    returns a batch, the function gets that batch.
     """
 
     takes: ClassVar[Literal["canonical"]] = "canonical"
@@ -32,6 +32,7 @@ class UserCollate:
 
     @model_validator(mode="after")
     def _arguments_fit(self) -> UserCollate:
+        """Check that the target can be called with the keyword arguments."""
         UserFunction(self.target, self.kwargs).check()
         return self
 
@@ -45,4 +46,5 @@ class UserCollate:
 
     @cached_property
     def _function(self) -> UserFunction:
+        """The function that the target is, or returns; imported at the first call."""
         return UserFunction(self.target, self.kwargs)

@@ -15,16 +15,17 @@ from fastloop.core.types import BadData, Tree, Unsupported, option
 from fastloop.data.dataset_files import files_below, files_fingerprint, own_path, sample_of
 
 LIBRARY = Library("datasets", "dataset=hf_arrow", "pip install datasets")
+"""Hugging Face's library, which this option needs."""
 
 
 @dataclass
 class ArrowSamples:
-    """The rows of a Dataset in torch format."""
+    """The rows of a Dataset in torch format, which makes tensors of numbers."""
 
     dataset: Any = field(repr=False)
     """Hugging Face's Dataset in torch format."""
     path: Path
-    """Folder of the Arrow files, for messages."""
+    """Folder of the Arrow files, or a single Arrow file; named in messages."""
     inputs: tuple[str, ...]
     """Names of the columns of a sample's input."""
     label: str | None
@@ -43,6 +44,7 @@ class ArrowSamples:
         return [self._sample(row) for row in self.dataset.__getitems__(indices)]
 
     def _sample(self, row: dict[str, Any]) -> Tree:
+        """The sample of a row; raises BadData for a column with a value that is not a tensor."""
         for name, value in row.items():
             if not isinstance(value, torch.Tensor):
                 kind = self.dataset.features[name]
@@ -58,8 +60,8 @@ class HfArrowDataset:
     """Rows of `load_from_disk(path).with_format("torch")`, which converts integers to int64 and
     floats to float32.
 
-    A sample is the value of the only column, or a dict of the columns. With label_column it is
-    (inputs, label).
+    A sample is the value of the only column, or a dict of several columns. With label_column the
+    sample is (inputs, label), and `inputs` has that form for the other columns.
     """
 
     label: ClassVar[str] = "hf_arrow"
@@ -82,8 +84,10 @@ class HfArrowDataset:
         return None if self.label_column is None else 0
 
     def fetch(self) -> str:
-        """A fingerprint of the files and of the columns; raises BadData for columns that are
-        absent, or that the torch format does not turn into tensors."""
+        """A fingerprint of the files and of the columns' names.
+
+        Raises the errors of `open`, and BadData if the torch format makes no tensor of a column.
+        """
         samples = self.open()
         samples[0]
         return files_fingerprint(self.files(), self.columns, self.label_column)
@@ -114,7 +118,10 @@ class HfArrowDataset:
         return ArrowSamples(formatted, self._folder(), inputs, self.label_column)
 
     def _folder(self) -> Path:
-        """The folder of the Arrow files; raises Unsupported for a split that does not exist."""
+        """The folder of the Arrow files, or the single file that `path` names.
+
+        Raises Unsupported for a split that does not exist.
+        """
         content = "a folder of save_to_disk, or Arrow files"
         path = own_path(self.path, LIBRARY.option, content)
         if not (path / "dataset_dict.json").is_file():

@@ -13,12 +13,13 @@ from fastloop.core.types import option
 
 @option
 class Integers:
-    """int64 scalars 0, 1, 2, …: each sample is its own index."""
+    """int64 scalars 0, 1, 2, …: each sample is its own index, and there are no labels."""
 
     label: ClassVar[str] = "integers"
     num_classes: ClassVar[None] = None
     uint8_scale: ClassVar[None] = None
     gathers: ClassVar[bool] = True
+    """Reading a sample copies a row of memory, so gathering rows is the limit to compare with."""
     count: PositiveInt
     """Number of samples."""
 

@@ -27,23 +27,23 @@ NUMBERS = ("cls", "cls2", "index", "id")
 ARRAYS = ("npy", "ten")
 """File extensions of images, of numbers and of arrays."""
 KINDS = ", ".join((*IMAGES, *NUMBERS, *ARRAYS))
-"""All of these extensions, for messages."""
+"""All of these extensions as text for messages."""
 TENSORS = Library("webdataset", "dataset.fields=[ten]", "pip install webdataset")
-"""The library that knows .ten files."""
+"""The library that reads .ten files."""
 
 Member = tuple[int, int, int, str]
-"""A file in a tar file: number of the tar file, offset and size of the content, and extension.
+"""A file in a tar file: number of the tar file, offset and size of the content in bytes, extension.
 
-A bare tuple: to pickle a NamedTuple for a worker takes four times as long.
+Members are plain tuples, because pickling NamedTuples for a worker takes four times as long.
 """
 
 
 @dataclass(frozen=True)
 class TarSamples:
-    """Samples of tar files: a tuple of a sample's parts, or the part itself if there is only one.
+    """Samples in tar files: each is a tuple of parts, or the part itself if there is only one.
 
-    Images are float32 (3, height, width) in 0..1, numbers are int, .npy files are tensors, and .ten
-    files are a tensor or a tuple of tensors.
+    An image is float32 (3, height, width) in 0..1, a number is an int, a .npy file is a tensor, and
+    a .ten file is a tensor or a tuple of tensors.
     """
 
     paths: Sequence[Path]
@@ -71,16 +71,18 @@ class TarSamples:
         return self._read(next(each for each in members if _extension_of(each) in IMAGES))
 
     def decode_file(self, data: bytes) -> np.ndarray:
-        """Pixels of a file, (height, width, 3) uint8, resized; raises BadData."""
+        """Pixels of an image file, (height, width, 3) uint8, resized; raises BadData."""
         return decode_and_resize(data, self.decoder, self.size)
 
     def _read(self, member: Member) -> bytes:
+        """The content of the file."""
         number, offset, size, _ = member
         with self.paths[number].open("rb") as file:
             file.seek(offset)
             return file.read(size)
 
     def _part(self, member: Member) -> Tree:
+        """The decoded content of the file; raises BadData if it is broken."""
         data = self._read(member)
         number, offset, _, extension = member
         try:
@@ -98,20 +100,21 @@ class TarSamples:
 
 @option
 class TarDataset:
-    """Samples of tar files: the names of a sample's files differ only after the first dot.
+    """Samples in tar files: the names of a sample's files differ only after the first dot.
 
-    The tar files are not unpacked; a sample is read at its place in them. A field is an extension,
-    or several alternatives, as in `jpg;png`: the first one that a sample has is read.
+    The tar files are not unpacked: each file is read at its place in a tar file. A field is an
+    extension, or several alternatives such as `jpg;png`, of which the first that a sample has is
+    read.
     """
 
     label: ClassVar[str] = "webdataset"
     num_classes: ClassVar[int] = 0
+    """0 stands for the largest label + 1."""
     path: str | None
     """Path of a .tar file, or of a folder with .tar files; None: the user has named no path, and
     the dataset can't be opened."""
     fields: Annotated[tuple[str, ...], Strict(False), Field(min_length=1)]
-    """Extensions of a sample's files, in the order of the sample's parts; `jpg;png` stands for the
-    first of both extensions that a sample has."""
+    """The field of each part of a sample, in the order of the parts."""
     size: Size | None
     """(height, width) in pixels to which every image is resized and cropped; None: images keep
     their size."""
@@ -125,15 +128,16 @@ class TarDataset:
 
     @property
     def uint8_scale(self) -> float | None:
-        """255 for samples of images and numbers; None with arrays, which are compared exactly."""
+        """255 if a part is an image and none is an array; otherwise None, and floats are compared
+        bit by bit."""
         has_arrays = bool({*ARRAYS} & {*_extensions(self.fields)})
         return 255.0 if self.decodes and not has_arrays else None
 
     def fetch(self) -> str:
         """A fingerprint of the tar files, the fields, the decoder and the size.
 
-        Raises BadData for other kinds of files, and for samples that lack a field; Unsupported for
-        .ten files without webdataset.
+        Raises BadData for extensions of other kinds, and for samples that lack a field. Raises
+        Unsupported for .ten files if webdataset is not installed.
         """
         for name in ";".join(self.fields).split(";"):
             extension = name.rpartition(".")[2]
@@ -151,7 +155,10 @@ class TarDataset:
         return files_below(path, ".tar")
 
     def open(self) -> TarSamples:
-        """The samples; the headers of all tar files are read first."""
+        """The samples; the headers of all tar files are read first.
+
+        Raises BadData for a broken tar file, for a sample that lacks a field, and without samples.
+        """
         paths = self.files()
         members = []
         for number, path in enumerate(paths):
@@ -162,7 +169,11 @@ class TarDataset:
         return TarSamples(paths, members, self.decoder, self.size)
 
     def _member(self, path: Path, key: str, files: dict[str, Member], names: str) -> Member:
-        """The file with the first of these extensions that the sample has; raises BadData."""
+        """The file with the first extension of a field that the sample has.
+
+        key: name of the sample. files: extension -> file. names: the field. Raises BadData if the
+        sample has none of its extensions.
+        """
         for extension in names.split(";"):
             if extension in files:
                 return files[extension]
@@ -185,13 +196,16 @@ def _tensors(data: bytes) -> Tree:
     arrays = TENSORS.load("webdataset.tenbin").decode_buffer(data)
     if not arrays:
         raise ValueError("it has no array")
-    # The arrays are copied, because they are views of the file's bytes, which can't be written.
+    # The arrays are views of the file's bytes, which are read-only, so they are copied for torch.
     tensors = [torch.from_numpy(array.copy()) for array in arrays]
     return tuple(tensors) if len(tensors) > 1 else tensors[0]
 
 
 def _members(number: int, path: Path) -> dict[str, dict[str, Member]]:
-    """The files of a tar file, in its order: key of the sample -> extension -> file."""
+    """The files of the tar file with that number, in order: key of a sample -> extension -> file.
+
+    Raises BadData if the file is not an uncompressed tar file.
+    """
     samples: dict[str, dict[str, Member]] = {}
     try:
         # The ":" in the mode refuses compressed files, in which no sample has an offset.

@@ -22,33 +22,37 @@ from fastloop.fastloader.columns.image_headers import (
 
 LIBRARY = Library("torchcodec", "decoder=torchcodec", "pip install torchcodec")
 EXIF = re.compile(rb"\xff\xe1..Exif\0\0", re.DOTALL)
-"""The beginning of the segment with a JPEG file's orientation."""
+"""The beginning of the EXIF segment of a JPEG file, which may state the image's orientation."""
 HEAD_NBYTES = 1 << 16
-"""The segment begins within this many bytes of the file."""
+"""Number of bytes at the beginning of a JPEG file in which the EXIF segment is searched."""
 
 
 @option
 class TorchcodecDecoder:
-    """TorchCodec's `decode_image` with the codecs that it ships; FFmpeg, which it needs for videos
-    only, is not used."""
+    """TorchCodec's `decode_image`, with the codecs that TorchCodec ships.
+
+    FFmpeg, which TorchCodec needs for videos only, is not used.
+    """
 
     def library(self) -> str:
-        """TorchCodec's version; raises Unsupported if it is not installed."""
+        """TorchCodec's name and version; raises Unsupported if TorchCodec is not installed."""
         return f"TorchCodec {LIBRARY.load().__version__}"
 
     def decode(self, data: bytes) -> np.ndarray:
-        """(height, width, 3) uint8, RGB; raises BadData."""
+        """(height, width, 3) uint8 RGB pixels of an image file; raises BadData if it is broken."""
         return decode_rgb(data, _decode)
 
 
 def _decode(data: Encoded, encoding: Encoding) -> np.ndarray:
+    """(height, width, 3) uint8 RGB pixels of an image file; raises ValueError if it is broken."""
     if is_for_pillow(data):
         return decode_by_pillow(data, encoding)
     decoders = LIBRARY.load("torchcodec.decoders")
     file = bytearray(data)
     # TorchCodec rotates an image by its EXIF orientation, and no other decoder here does. In a JPEG
-    # file the marker of that segment, APP1, is therefore changed to APP15. In a PNG file a change
-    # would break a checksum, so Pillow decodes PNG and WebP files with EXIF data.
+    # file the marker of the EXIF segment, APP1, is therefore changed to APP15, which TorchCodec
+    # ignores. In a PNG file a change would break a checksum, so Pillow decodes PNG and WebP files
+    # with EXIF data.
     if encoding.endswith("JPEG"):
         if found := EXIF.search(file, 0, HEAD_NBYTES):
             file[found.start() + 1] = 0xEF
@@ -61,7 +65,7 @@ def _decode(data: Encoded, encoding: Encoding) -> np.ndarray:
     try:
         image = decoders.decode_image(torch.frombuffer(file, dtype=torch.uint8), mode="RGB")
     except (RuntimeError, ValueError) as error:
-        # torch's messages from C++ begin with the file and line of their source.
+        # A message from C++ begins with a file and a line of source code, which are left out.
         reason = re.sub(r"^.*\.cpp:\d+, ", "", first_line(error))
         raise ValueError(f"a broken {encoding} ({reason})") from error
     return image.permute(1, 2, 0).numpy()

@@ -19,25 +19,31 @@ from fastloop.data.rows_of_open_file import reader_epochs
 
 @option
 class HfDatasetsLoader:
-    """DataLoader over `Dataset.with_format("torch")`, with one request per batch, as the
-    documentation of datasets recommends."""
+    """A DataLoader over `Dataset.with_format("torch")`, which reads each batch by one request.
+
+    The documentation of Hugging Face datasets recommends this.
+    """
 
     store: Store
+    """The store to read; only store=hf_datasets can be read."""
     honours: ClassVar[tuple[str, ...]] = DATALOADER
     has_even_shares: ClassVar[bool] = True
 
     def check_installed(self) -> None:
-        """Raise Unsupported without datasets."""
+        """Raise Unsupported if the library datasets is not installed."""
         Library("datasets", "loader=hf_datasets", "pip install datasets").check()
 
     def open(self, prepared: PreparedData, plan: Plan) -> AbstractContextManager[Epochs]:
-        """The epochs; every worker maps the file itself."""
+        """Epochs of the DataLoader; each process that reads rows maps the Arrow file itself."""
         open_reader = partial(_ArrowReader, self.store, prepared.folder)
         return reader_epochs(open_reader, prepared, plan)
 
 
 class _ArrowReader:
-    """A Dataset in torch format."""
+    """A reader of batches from a mapped Arrow file, as a Dataset in torch format.
+
+    Raises Unsupported for a store other than store=hf_datasets.
+    """
 
     def __init__(self, store: Store, folder: Path) -> None:
         self._rows: Any = store.open(folder)

@@ -18,10 +18,10 @@ from fastloop.data.spdl_pipeline import INSTALL, SpdlPipeline
 
 @option
 class SpdlLoader:
-    """A pipeline of SPDL: batch indices -> `num_threads` threads that gather -> `buffer_size`
-    batches.
+    """A pipeline of SPDL, in which `num_threads` threads make whole batches.
 
-    The threads gather a batch by numpy or, with store=null, decode its samples. Items are batches,
+    The sink, the end of the pipeline, holds up to `buffer_size` finished batches. A thread gathers
+    a batch by numpy or, with store=null, decodes its samples. Items are batches, not samples,
     because asyncio adds overhead to every item. SPDL's decoders are not used: they need FFmpeg.
     """
 
@@ -38,9 +38,10 @@ class SpdlLoader:
 
     @property
     def honours(self) -> tuple[str, ...]:
-        """Names of honoured settings.
+        """Names of the optional settings that the loader honours; empty with a store.
 
-        With store=null: a collate for samples of different lengths, which no store can hold.
+        With store=null the loader honours a collate for samples of different lengths, which no
+        store can hold.
         """
         return () if self.store else (RAGGED_COLLATE,)
 
@@ -50,7 +51,7 @@ class SpdlLoader:
 
     @contextmanager
     def open(self, prepared: PreparedData, plan: Plan) -> Iterator[Epochs]:
-        """Yield the epochs; the pipeline idles between them, and stops if an epoch ends early."""
+        """Yield the epochs; the pipeline idles between epochs, and stops if one ends early."""
         get_batch = batch_getter(self.store, prepared, self.in_memory, plan.collate)
         pipeline = SpdlPipeline("loader=spdl", get_batch, self.num_threads, self.buffer_size)
         with pipeline.epochs(plan, prepared.num_samples) as epochs:

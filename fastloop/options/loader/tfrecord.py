@@ -26,14 +26,15 @@ HEAD = struct.Struct("<QI")
 TAIL = struct.Struct("<I")
 """A record's trailer: the masked checksum of its bytes."""
 NEEDED_BY = "loader=tfrecord"
+"""The option that needs protobuf and crc32c, for the message if one is not installed."""
 
 
 @option
 class TfRecordLoader:
     """DataLoader over a TFRecord file with an index of offsets; protobuf parses the records.
 
-    `__getitems__` reads the records of a batch in any order, one read per record, or one in all if
-    the records are contiguous.
+    The records of a batch are read in any order, by one read for each record. If they are
+    contiguous in the file, one read suffices for all of them.
     """
 
     store: Store
@@ -46,7 +47,7 @@ class TfRecordLoader:
     The length of a record is compared with the index in both cases."""
 
     def open(self, prepared: PreparedData, plan: Plan) -> AbstractContextManager[Epochs]:
-        """The epochs; every worker opens the file itself."""
+        """A context with the epochs; every worker opens the file itself."""
         open_reader = partial(_RecordReader, self.store, prepared.folder, self.check_crc)
         return reader_epochs(open_reader, prepared, plan)
 
@@ -55,6 +56,10 @@ class _RecordReader:
     """An open TFRecord file."""
 
     def __init__(self, store: Store, folder: Path, check_crc: bool) -> None:
+        """Open the file of the store in a folder.
+
+        Raises Unsupported if the store has no TFRecord file, or if a library is not installed.
+        """
         self._records: Any = store.open(folder)
         if not hasattr(self._records, "offsets"):
             raise Unsupported(
@@ -65,26 +70,30 @@ class _RecordReader:
         self._file = self._records.path.open("rb", buffering=0)
 
     def read(self, indices: Sequence[int]) -> Tree:
-        """The rows of these indices, in their order, as a tree of tensors."""
+        """The rows of these indices, in the order of the indices, as a tree of tensors.
+
+        Raises BadData if the file is cut off, or if a record is damaged.
+        """
         parsed = [self._parse(record).features.feature for record in self._read_records(indices)]
         leaves = []
         for number, (dtype, shape) in enumerate(self._records.leaves):
             name = str(number)
             rows = [features[name].bytes_list.value[0] for features in parsed]
-            # This is a bytearray, because torch.frombuffer warns of memory that can't be written
-            # to.
+            # torch.frombuffer warns if the memory can't be written to, so it gets a bytearray.
             buffer = bytearray().join(rows)
             leaves.append(torch.frombuffer(buffer, dtype=dtype).view(len(rows), *shape))
         return pytree.tree_unflatten(leaves, self._records.structure)
 
     def close(self) -> None:
+        """Close the file."""
         self._file.close()
 
     def _read_records(self, indices: Sequence[int]) -> Iterator[memoryview]:
+        """Yield the record of each index, without header and trailer."""
         numbers = np.asarray(indices)
         starts = self._records.offsets[numbers].tolist()
         stops = self._records.offsets[numbers + 1].tolist()
-        # Contiguous records, as in sequential order, take one read for the whole batch.
+        # If the records are contiguous, as in sequential order, one read suffices for the batch.
         if stops[:-1] == starts[1:]:
             first = starts[0]
             whole = self._read_bytes(starts[0], stops[-1])
@@ -96,6 +105,7 @@ class _RecordReader:
             yield self._verify_record(index, frame)
 
     def _read_bytes(self, start: int, stop: int) -> memoryview:
+        """The bytes of the file from `start` to `stop`; raises BadData if the file ends before."""
         self._file.seek(start)
         data = memoryview(self._file.read(stop - start))
         if len(data) != stop - start:
@@ -103,10 +113,13 @@ class _RecordReader:
         return data
 
     def _verify_record(self, index: int, frame: memoryview) -> memoryview:
-        """The record in the frame; raises BadData if it is damaged."""
+        """The record in a frame, which is a record with header and trailer.
+
+        index: the record's index, for the message. Raises BadData if the record is damaged.
+        """
         length, length_crc = HEAD.unpack_from(frame)
         record = frame[HEAD.size : -TAIL.size]
-        # The index may belong to another file: its offsets then lead into the middle of records.
+        # If the offsets belong to another file, they lead into the middle of records.
         if length != len(record):
             raise BadData(f"{self._records.path}: record {index} is not where the index says")
         if self._crc32c is not None:

@@ -44,12 +44,16 @@ class WebDatasetLoader:
     shuffles_itself: ClassVar[bool] = True
 
     def check_installed(self) -> None:
-        """Raise Unsupported without webdataset."""
+        """Raise Unsupported if webdataset is not installed."""
         LIBRARY.check()
 
     @contextmanager
     def open(self, prepared: PreparedData, plan: Plan) -> Iterator[Epochs]:
-        """Yield the epochs; raises Unsupported if the shards are fewer than all ranks' workers."""
+        """Yield the epochs.
+
+        Raises Unsupported if the store has no tar files, or fewer shards (tar files) than all ranks
+        together have workers.
+        """
         shards: Any = self.store.open(prepared.folder)
         if not hasattr(shards, "files_of_a_sample"):
             raise Unsupported(
@@ -86,11 +90,16 @@ class WebDatasetLoader:
 
 
 def _open_shards(sources: Iterator[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-    """A stage of the pipeline: open one shard after the other."""
+    """Open one shard after the other, and close each one; a stage of the pipeline.
+
+    sources: dicts with the path of a shard as `url`. Yields each dict with the open file as
+    `stream`.
+    """
     for source in sources:
         with open(source["url"], "rb") as stream:
             yield source | {"stream": stream}
 
 
 def _decode_npy(data: bytes) -> torch.Tensor:
+    """The tensor with the array of a .npy file."""
     return torch.from_numpy(np.load(io.BytesIO(data), allow_pickle=False))

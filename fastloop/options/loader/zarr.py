@@ -25,12 +25,13 @@ LIBRARY = Library("zarr", "loader=zarr", "pip install zarr")
 
 @option
 class ZarrLoader:
-    """DataLoader over a Zarr group, which workers open themselves.
+    """DataLoader over a Zarr group, a folder of arrays in chunks; each worker opens the group.
 
-    `oindex` reads the rows of a batch, from several chunks concurrently.
+    zarr's `oindex` reads all rows of a batch in one call, from several chunks concurrently.
     """
 
     store: Store
+    """The store to read, which has to be a Zarr group."""
     honours: ClassVar[tuple[str, ...]] = DATALOADER
     has_even_shares: ClassVar[bool] = True
 
@@ -39,13 +40,13 @@ class ZarrLoader:
         LIBRARY.check()
 
     def open(self, prepared: PreparedData, plan: Plan) -> AbstractContextManager[Epochs]:
-        """The epochs; every worker opens the group itself."""
+        """A context with the epochs; every worker opens the group itself."""
         open_reader = partial(_ArrayReader, self.store, prepared.folder)
         return reader_epochs(open_reader, prepared, plan)
 
 
 class _ArrayReader:
-    """The arrays of an open group."""
+    """The arrays of an open group; raises Unsupported for a store of another format."""
 
     def __init__(self, store: Store, folder: Path) -> None:
         self._rows: Any = store.open(folder)
@@ -53,12 +54,12 @@ class _ArrayReader:
             raise Unsupported("loader=zarr reads Zarr groups only: use store@loader.store=zarr")
 
     def read(self, indices: Sequence[int]) -> Tree:
-        """The rows of these indices, in their order, as a tree of tensors."""
-        # Each row is read once, even if the order of the job repeats it.
+        """The rows at these indices, in the order of the indices, as a tree of tensors."""
+        # Each row is read once, even if the indices repeat it.
         rows, inverse = np.unique(np.asarray(indices), return_inverse=True)
         leaves = [torch.from_numpy(array.oindex[rows][inverse]) for array in self._rows.arrays]
         return pytree.tree_unflatten(leaves, self._rows.structure)
 
     def close(self) -> None:
-        """End the threads of zarr, which start again when something is read."""
+        """End the threads of zarr; they start again at the next read."""
         LIBRARY.load("zarr.core.sync").cleanup_resources()

@@ -11,7 +11,10 @@ from fastloop.options.model._inputs import describe_sample, unfit_error
 
 
 class TransformerBlock(nn.Module):
-    """A pre-norm transformer block: causal self-attention and an MLP with residual connections."""
+    """A pre-norm transformer block: causal self-attention and an MLP with residual connections.
+
+    width: size of a token's vector, a multiple of `heads`. heads: number of attention heads.
+    """
 
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
@@ -33,7 +36,11 @@ class TransformerBlock(nn.Module):
 
 
 class LanguageModel(nn.Module):
-    """A causal language model with an output in the layout that cross_entropy takes."""
+    """A causal language model with an output in the layout that cross_entropy takes.
+
+    vocabulary: number of token ids. block_size: maximum number of tokens of an input. width: size
+    of a token's vector.
+    """
 
     def __init__(
         self, vocabulary: int, block_size: int, width: int, blocks: list[TransformerBlock]
@@ -50,7 +57,7 @@ class LanguageModel(nn.Module):
             )  # as in GPT-2: the first loss is that of a random guess
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """(batch, tokens) int64 -> (batch, vocabulary, tokens)."""
+        """(batch, tokens) int64 token ids -> (batch, vocabulary, tokens) logits."""
         positions = arange(tokens.shape[1], device=tokens.device)
         x = self.tokens(tokens) + self.positions(positions)
         return self.head(self.norm(self.blocks(x))).transpose(1, 2)
@@ -80,7 +87,10 @@ class Transformer:
         return self
 
     def check(self, num_classes: int | None, sample: Leaves | None) -> None:
-        """Raise Unsupported if the samples are not (tokens, next tokens) pairs."""
+        """Raise Unsupported if the samples are not (tokens, next tokens) pairs.
+
+        sample: dtype and shape of each leaf; None: not known yet, so only the classes are checked.
+        """
         got = "samples with classes" if num_classes else ""
         if sample and (len({*sample}) != 1 or len(sample) != 2 or not _are_tokens(sample[0])):
             got = describe_sample(sample)
@@ -88,7 +98,10 @@ class Transformer:
             raise unfit_error("transformer", "(int64 tokens, int64 next tokens)", got)
 
     def build(self, input_shape: tuple[int, ...], num_classes: int | None) -> nn.Module:  # noqa: ARG002
-        """A new network: (batch, tokens) -> (batch, vocabulary, tokens)."""
+        """A new network: (batch, tokens) -> (batch, vocabulary, tokens).
+
+        input_shape: (tokens,), the shape of a sample's input. num_classes: not used.
+        """
         blocks = [TransformerBlock(self.width, self.heads) for _ in range(self.layers)]
         return LanguageModel(self.vocabulary, input_shape[0], self.width, blocks)
 

@@ -37,17 +37,20 @@ class SubsetOrder:
         return self
 
     def files(self) -> list[Path]:
-        """The file of indices, if there is one."""
+        """A list of the file of indices; empty if `fraction` is set."""
         return [self.indices] if self.indices else []
 
     def length(self, num_samples: int) -> int:
-        """The size of the subset, at least one; raises BadData for an unusable file."""
+        """Number of indices in the subset, at least one; raises BadData for an unusable file."""
         if self.indices:
             return len(_read_indices(self.indices, num_samples))
         return max(1, round((self.fraction or 0) * num_samples))
 
     def pieces(self, num_samples: int, seed: int, epoch: int) -> Iterator[torch.Tensor]:
-        """Yield one piece, the int64 indices of the subset in a new order."""
+        """Yield one piece, the int64 indices of the subset in a new order.
+
+        Raises BadData for an unusable file.
+        """
         generator = torch.Generator().manual_seed(epoch_seed(seed, epoch))
         subset = (
             _read_indices(self.indices, num_samples)
@@ -60,11 +63,13 @@ class SubsetOrder:
 # The subset is cached, so that an epoch costs no more than with torch's sampler.
 @lru_cache(maxsize=1)
 def _draw_subset(num_samples: int, count: int, seed: int) -> torch.Tensor:
+    """int64 (count,): different indices below num_samples, drawn by the seed."""
     return torch.randperm(num_samples, generator=torch.Generator().manual_seed(seed))[:count]
 
 
 @lru_cache(maxsize=1)
 def _read_indices(path: Path, num_samples: int) -> torch.Tensor:
+    """int64 (count,): the indices in the file; raises BadData if they are no valid indices."""
     indices = load_vector(path)
     if indices.dtype.kind not in "iu":
         raise BadData(f"{path}: indices have to be integers, not {indices.dtype}")

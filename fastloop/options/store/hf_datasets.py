@@ -18,10 +18,11 @@ from fastloop.data.store_leaves import structure_text
 
 LIBRARY = Library("datasets", "store=hf_datasets", "pip install datasets")
 ROWS, LAYOUT = "rows.arrow", "layout.json"
+"""Names of the Arrow file, and of the file with the dtypes and the structure of its leaves."""
 EXACT = ("bool", "uint8", "int8", "int16", "uint16", "int32", "uint32", "int64", "float32")
-"""Dtypes that lose nothing in the torch format, which has only int64 and float32."""
+"""Dtypes of which the torch format of datasets loses nothing: its numbers are int64 or float32."""
 MOST_DIMENSIONS = 5
-"""Maximum number of dimensions of a row, which is the number of datasets.Array5D."""
+"""Maximum number of dimensions of a leaf's row: datasets has types up to Array5D."""
 
 
 @dataclass(frozen=True)
@@ -29,32 +30,43 @@ class ArrowRows:
     """An Arrow file, mapped into memory, and the leaves that its columns hold."""
 
     dataset: Any
+    """The Hugging Face Dataset over the mapped file."""
     dtypes: list[torch.dtype]
+    """dtype of each leaf when it was written."""
     structure: Any
     """torch's TreeSpec of a sample."""
 
     def tree(self, columns: dict[str, torch.Tensor]) -> Tree:
-        """The batch of these columns, in the dtypes that were stored."""
+        """The batch of these columns, in the dtypes that were written.
+
+        columns: number of a leaf, as text -> its rows in torch format.
+        """
         leaves = [columns[str(number)].to(dtype) for number, dtype in enumerate(self.dtypes)]
         return pytree.tree_unflatten(leaves, self.structure)
 
 
 @option
 class HfDatasetsStore:
-    """The file that `Dataset.save_to_disk` would write: leaf k is the column `k`, of values, lists
-    of fixed length, or `Array2D` to `Array5D`."""
+    """A single Arrow file, as `Dataset.save_to_disk` would write it, with a column for each leaf.
+
+    Leaf k is the column `k`. A row of a column is a value, a list of fixed length, or an array from
+    `Array2D` to `Array5D`.
+    """
 
     format_version: ClassVar[int] = 1
     root: str
     """Path of the folder that contains all stores."""
 
     def check_installed(self) -> None:
-        """Raise Unsupported without datasets."""
+        """Raise Unsupported if the library datasets is not installed."""
         LIBRARY.check()
 
     def write(self, folder: Path, chunks: Iterable[Tree], num_samples: int) -> None:  # noqa: ARG002
-        """Append chunk after chunk; raises Unsupported without datasets, and for dtypes and shapes
-        that the torch format does not keep."""
+        """Write the chunks, one after another, to the folder's Arrow file.
+
+        Raises Unsupported if datasets is not installed, for dtypes that are not in EXACT, and for
+        rows of more than MOST_DIMENSIONS dimensions.
+        """
         datasets = LIBRARY.load()
         chunks = iter(chunks)
         first = next(chunks)
@@ -71,7 +83,10 @@ class HfDatasetsStore:
         writer.finalize()
 
     def open(self, folder: Path) -> ArrowRows:
-        """The mapped file; raises Unsupported without datasets, and BadData for another file."""
+        """The rows of the folder's Arrow file, mapped into memory.
+
+        Raises Unsupported if datasets is not installed, and BadData for files of another store.
+        """
         datasets = LIBRARY.load()
         try:
             layout = json.loads((folder / LAYOUT).read_text())
@@ -88,7 +103,7 @@ def _name(leaf: torch.Tensor) -> str:
 
 
 def _feature(datasets: Any, leaf: torch.Tensor) -> Any:
-    """The datasets feature that describes the rows of a leaf; raises Unsupported without one."""
+    """The type that datasets has for the rows of a leaf; raises Unsupported if it has none."""
     name = _name(leaf)
     shape = tuple(leaf.shape[1:])
     if name not in EXACT:

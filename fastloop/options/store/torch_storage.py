@@ -16,21 +16,25 @@ from fastloop.core.types import Tree, option
 from fastloop.data.store_leaves import bytes_of, structure_text
 
 STRUCTURE = "structure.json"
+"""Name of the file with the tree, and with the dtype and the shape of each leaf."""
 
 
 @option
 class TorchStorageStore:
-    """A memory-mapped file of raw bytes per leaf: `0.bin`, `1.bin`, …; `structure.json` has the
-    tree, dtypes and shapes."""
+    """A file of raw bytes for each leaf (`0.bin`, `1.bin`, …), which is read by a memory map.
+
+    `structure.json` has the tree, the dtypes and the shapes.
+    """
 
     format_version: ClassVar[int] = 1
     root: str
     """Path of the folder that contains all stores."""
 
     def write(self, folder: Path, chunks: Iterable[Tree], num_samples: int) -> None:
-        """Append chunk after chunk by plain writes.
+        """Write the chunks, one after another, by plain writes.
 
         Writing through a memory map would count every page as memory of this process.
+        num_samples: number of samples in all chunks together.
         """
         files: list[BinaryIO] = []
         with ExitStack() as stack:
@@ -44,8 +48,10 @@ class TorchStorageStore:
                     file.write(bytes_of(leaf))
 
     def open(self, folder: Path) -> Tree:
-        """The tree of memory-mapped tensors, copy-on-write: writing to them does not change the
-        files."""
+        """The tree of memory-mapped tensors.
+
+        The maps are copy-on-write: writing to the tensors does not change the files.
+        """
         structure = json.loads((folder / STRUCTURE).read_text())
         leaves = [
             _map_tensor(folder / f"{number}.bin", getattr(torch, dtype), shape)
@@ -57,6 +63,7 @@ class TorchStorageStore:
 def _write_structure(
     folder: Path, structure: pytree.TreeSpec, leaves: Sequence[torch.Tensor], num_samples: int
 ) -> None:
+    """Write STRUCTURE for num_samples samples. leaves: the leaves of one chunk."""
     content = {
         "tree": structure_text(structure, "store=torch_storage"),
         "leaves": [
@@ -68,5 +75,6 @@ def _write_structure(
 
 
 def _map_tensor(path: Path, dtype: torch.dtype, shape: Sequence[int]) -> torch.Tensor:
+    """The file's bytes as a tensor, mapped into memory."""
     rows = torch.from_file(str(path), shared=False, size=math.prod(shape), dtype=dtype)
     return rows.view(*shape)

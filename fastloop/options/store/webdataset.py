@@ -1,4 +1,7 @@
-"""`store=webdataset`: tar files with a .npy file for each leaf of a sample, webdataset's layout."""
+"""`store=webdataset`: tar files in webdataset's layout, with a .npy file for each leaf of a sample.
+
+webdataset calls such a tar file a shard.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,9 @@ from fastloop.data.store_leaves import array_of, structure_text
 
 LIBRARY = Library("webdataset", "store=webdataset", "pip install webdataset")
 SHARDS, LAYOUT = "rows-%06d.tar", "layout.json"
+"""Names of the tar files, with their numbers, and of the file with the structure of a sample."""
 OPTION, ALTERNATIVE = "store=webdataset", "store=torch_storage"
+"""Names in messages: this store, and a store that also holds the dtypes that numpy lacks."""
 
 
 @dataclass(frozen=True)
@@ -27,6 +32,7 @@ class TarShards:
     """The paths of the tar files, which are not yet read, and the structure of a sample."""
 
     paths: list[str]
+    """Paths of the tar files, in the order of the samples."""
     structure: Any
     """torch's TreeSpec of a sample."""
 
@@ -37,10 +43,10 @@ class TarShards:
 
 @option
 class WebDatasetStore:
-    """Shards as webdataset's ShardWriter writes them: tar files, with a file `<sample>.<leaf>.npy`
-    for each leaf.
+    """Shards as webdataset's ShardWriter writes them, with a file `<sample>.<leaf>.npy` for each
+    leaf.
 
-    A shuffle begins with the order of the shards.
+    A loader that shuffles first shuffles the order of the shards.
     """
 
     format_version: ClassVar[int] = 1
@@ -55,11 +61,13 @@ class WebDatasetStore:
         LIBRARY.check()
 
     def write(self, folder: Path, chunks: Iterable[Tree], num_samples: int) -> None:
-        """Append sample after sample; raises Unsupported without webdataset, and for dtypes that
-        numpy lacks."""
+        """Write sample after sample to the shards.
+
+        Raises Unsupported without webdataset, and for dtypes that numpy lacks.
+        """
         wds = LIBRARY.load()
         count = 0
-        # Without a fixed mtime, files of equal samples would differ by the time of their writing.
+        # With a fixed mtime, the shards of equal samples are equal whenever they are written.
         with wds.ShardWriter(
             str(folder / SHARDS), maxcount=-(-num_samples // self.num_shards), verbose=0, mtime=0
         ) as shards:
@@ -75,7 +83,7 @@ class WebDatasetStore:
                     count += 1
 
     def open(self, folder: Path) -> TarShards:
-        """The shards. Raises BadData if the folder has no shards or no layout file."""
+        """The shards; raises BadData if the folder has no layout file, or a broken one."""
         paths = sorted(str(path) for path in folder.glob("rows-*.tar"))
         try:
             structure = json.loads((folder / LAYOUT).read_text())["structure"]
@@ -85,7 +93,7 @@ class WebDatasetStore:
 
 
 def _npy(row: Any) -> bytes:
-    """The bytes of a .npy file of the row, an array or a scalar."""
+    """The bytes of a .npy file with the row, which is an array or a scalar."""
     file = io.BytesIO()
     np.save(file, row, allow_pickle=False)
     return file.getvalue()

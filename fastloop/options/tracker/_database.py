@@ -1,6 +1,6 @@
 """Make MLflow's default database, completely or not at all.
 
-If a client made the database in place and were killed meanwhile, it would leave a broken one.
+A client that makes the database in place leaves a broken database if it is killed meanwhile.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from fastloop.options.tracker._location import default_database
 
 
 def make_database() -> None:
-    """Make the default database with its tables; it gets its name only when it is complete."""
+    """Make the default database with its tables, under another name until it is complete."""
     from mlflow.tracking import MlflowClient
 
     with write_beside(default_database()) as path:
@@ -27,7 +27,10 @@ def make_database() -> None:
 
 @contextlib.contextmanager
 def _synchronous_off() -> Iterator[None]:
-    """Turn off SQLite's syncs to disk while hundreds of statements create the tables."""
+    """A context in which SQLite does not sync to disk, and keeps its journal in memory.
+
+    Hundreds of statements create the tables, and SQLite would sync after each of them.
+    """
     from sqlalchemy import event
     from sqlalchemy.engine import Engine
 

@@ -16,7 +16,7 @@ from fastloop.core.passwords import without_passwords
 from fastloop.core.types import UsageError
 
 LOCK_TIMEOUT_S = 10.0
-"""Time for another process to release its lock on the database."""
+"""Seconds to wait until another process releases its lock on the database."""
 DAMAGES = ("not a database", "malformed")
 """Parts of SQLite's messages about a damaged database."""
 REMEDY = "move it away, and `fastloop log <folder>` logs results to a new one"
@@ -24,29 +24,31 @@ REMEDY = "move it away, and `fastloop log <folder>` logs results to a new one"
 
 
 def is_default() -> bool:
-    """True if runs go to the database in the outputs folder: $MLFLOW_TRACKING_URI names no other
-    place."""
+    """True if runs go to the default database, as $MLFLOW_TRACKING_URI names no other place."""
     return not os.environ.get("MLFLOW_TRACKING_URI")
 
 
 def tracking_uri() -> str:
-    """$MLFLOW_TRACKING_URI, or the database in the outputs folder."""
+    """URI of MLflow's runs: $MLFLOW_TRACKING_URI or, if not set, that of the default database."""
     return os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{default_database()}"
 
 
 def default_database() -> Path:
-    """The database in the outputs folder."""
+    """Path of the default database, which is in the outputs folder."""
     return outputs_folder() / "mlflow.db"
 
 
 def default_artifacts() -> str:
-    """URI of the files that belong to the default database."""
+    """URI of the folder with the files of the runs in the default database."""
     return (outputs_folder() / "mlartifacts").as_uri()
 
 
 def tracker_place() -> str:
-    """The setting that names the server, without a password, or the path of the default database,
-    for messages."""
+    """The place of MLflow's runs, as a text for messages.
+
+    This is the setting of MLFLOW_TRACKING_URI, without a password, or the path of the default
+    database.
+    """
     if uri := os.environ.get("MLFLOW_TRACKING_URI"):
         return without_passwords(f"MLFLOW_TRACKING_URI={uri}")
     return str(default_database())
@@ -54,8 +56,8 @@ def tracker_place() -> str:
 
 def check_default_place() -> None:
     """Raise UsageError if the path of the default database can't be part of an address."""
-    # SQLAlchemy takes the text after a ? for a query, and decodes characters such as %41. If the
-    # path were encoded instead, MLflow would make a folder with the encoded name.
+    # SQLAlchemy takes the text after a ? for a query, and decodes characters such as %41. Encoding
+    # the path is no remedy, because MLflow would make a folder with the encoded name.
     path = str(default_database())
     if "?" in path or unquote(path) != path:
         reason = "an address of a database can't hold a ? or an encoded character"
@@ -63,9 +65,9 @@ def check_default_place() -> None:
 
 
 def check_database(timeout_s: float = LOCK_TIMEOUT_S) -> None:
-    """Raise UsageError if an SQLite database can't be written, or is damaged or locked.
+    """Raise UsageError if runs go to an SQLite database that is damaged, locked or not writable.
 
-    Any other tracker is not checked.
+    Any other place of runs is not checked. timeout_s: seconds to wait for the lock.
     """
     scheme, _, name = tracking_uri().partition(":///")
     if not scheme.startswith("sqlite") or not name:

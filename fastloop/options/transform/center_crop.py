@@ -13,7 +13,7 @@ from fastloop.fastloader.columns.crops import CenterCrop
 class CenterCropTransform(CropTransform):
     """torchvision's Resize(resize), CenterCrop(size), ToTensor and Normalize of image files.
 
-    The crop is a part of decoding: the samples of the dataset are the crops.
+    The dataset crops each image when it decodes the image, so the dataset's samples are the crops.
     """
 
     size: CropSize
