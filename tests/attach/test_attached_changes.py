@@ -170,7 +170,7 @@ for epoch in range(3):
     [
         (WAITING.format(given=""), 0.1, "is predicted to save at least that: a thread reads"),
         (WAITING.format(given=", num_workers=0"), None, "is not predicted: the call passes num_w"),
-        (TENSORS, 0.3, ""),
+        (TENSORS, 0.4, ""),
     ],
     ids=["waits", "no thread", "tensors"],
 )
