@@ -33,8 +33,9 @@ ui: $(VENV)/.installed                  ## MLflow's UI over outputs/, on this ma
 	MLFLOW_SERVER_ENABLE_JOB_EXECUTION=false MLFLOW_DISABLE_TELEMETRY=true $(BIN)/mlflow ui \
 		--host 127.0.0.1 --port $(PORT) --backend-store-uri sqlite:///$(OUTPUTS)/mlflow.db
 
-docs: $(VENV)/.installed-dev            ## docs/options.md from conf/, then the site in docs/_build/html
+docs: $(VENV)/.installed-dev            ## docs/options.md, JSON Schemas, then the site in docs/_build/html
 	$(BIN)/python -m fastloop.config.help docs/options.md
+	$(BIN)/python docs/write_schemas.py
 	$(BIN)/sphinx-build -W --keep-going -q -c docs . docs/_build/html
 
 # The tests read docs/options.md: also with --jobs they begin once `docs` has written it.

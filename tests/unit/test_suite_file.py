@@ -272,8 +272,8 @@ def test_words_of_a_strangers_file_are_printed_in_one_printable_line(tmp_path):
 
 
 def test_the_schema_files_are_those_of_the_classes():
-    assert SCHEMA_FILE.read_text() == schema_text()
-    assert result_io.SCHEMA_FILE.read_text() == result_io.schema_text()
+    assert SCHEMA_FILE.read_text() == schema_text(), "`make docs` writes it"
+    assert result_io.SCHEMA_FILE.read_text() == result_io.schema_text(), "`make docs` writes it"
 
 
 def test_loaders_that_read_samples_are_those_that_declare_it():
