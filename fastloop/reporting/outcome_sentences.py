@@ -93,15 +93,21 @@ def _fastest_sentence(comparison: Comparison, name: str, best: Row) -> str:
 def _tie_sentences(comparison: Comparison, best: Sequence[Row]) -> list[str]:
     """Sentences on the jobs that share the first rank, and on their speeds.
 
-    A single sentence says both if all jobs are surely as fast as the first one.
+    A single sentence says both if the tie is proven.
     """
     tie = _describe_tie(comparison, best)
-    speeds = _describe_speeds(comparison, best)
+    is_proven = not _find_undecided(comparison, best)
+    speeds = _describe_speeds(comparison, best, is_proven)
     if not speeds:
         return [f"{tie}."]
-    if all(row.label in comparison.equal for row in best[1:]):
+    if is_proven:
         return [f"{tie}, {speeds}."]
     return [f"{tie}.", f"{speeds[0].upper()}{speeds[1:]}."]
+
+
+def _find_undecided(comparison: Comparison, best: Sequence[Row]) -> list[Row]:
+    """The jobs of a tie that are not surely as fast as its first job; a proven tie has none."""
+    return [row for row in best[1:] if row.label not in comparison.equal]
 
 
 def _describe_tie(comparison: Comparison, best: Sequence[Row], prefix: str = "") -> str:
@@ -110,18 +116,16 @@ def _describe_tie(comparison: Comparison, best: Sequence[Row], prefix: str = "")
     best: the jobs that share the first rank, the fastest first. prefix: the beginning of their
     labels that is left out.
     """
-    as_fast = {best[0].label, *comparison.equal}
-    names = {row.label: row.label.removeprefix(prefix) for row in best}
-    equal = [name for label, name in names.items() if label in as_fast]
-    undecided = [name for label, name in names.items() if label not in as_fast]
+    undecided = _find_undecided(comparison, best)
+    equal = [row for row in best if row not in undecided]
     if not undecided:
-        return f"{_join_names(equal)} are equally fast (within 2 %)"
+        return f"{_join_labels(equal, prefix)} are equally fast (within 2 %)"
     hint = _hint_at_trials(comparison)
     if len(equal) == 1:
-        return f"{_join_names([*names.values()])} can't be told apart yet ({hint})"
+        return f"{_join_labels(best, prefix)} can't be told apart yet ({hint})"
     return (
-        f"{_join_names(equal)} are equally fast (within 2 %), and {_join_names(undecided)} can't "
-        f"be told apart from them yet ({hint})"
+        f"{_join_labels(equal, prefix)} are equally fast (within 2 %), and "
+        f"{_join_labels(undecided, prefix)} can't be told apart from them yet ({hint})"
     )
 
 
@@ -138,14 +142,14 @@ def _hint_at_trials(comparison: Comparison) -> str:
     return "; ".join(parts)
 
 
-def _describe_speeds(comparison: Comparison, best: Sequence[Row]) -> str:
+def _describe_speeds(comparison: Comparison, best: Sequence[Row], is_proven: bool) -> str:
     """The clause with the speeds of a tie's jobs: `both 12 times raw (8.8 ms against 106 ms)`.
 
     If there is no baseline outside of the tie, the clause has the times alone: `both with 8.8 ms a
-    trial`. Empty if there is such a baseline, but no ratio to its times.
+    trial`. Empty if there is such a baseline, but no ratio to its times. is_proven: True: the
+    clause continues a sentence; False: the clause is a sentence, and has a verb.
     """
     jobs = "both" if len(best) == 2 else "all"
-    is_proven = len(comparison.equal) + 1 >= len(best)
     unit = unit_of_all([row.median_s for row in best])
     times = f"{_show_range([unit.of(row.median_s) for row in best])} {unit.name}"
     base = _find_baseline_outside(comparison, best)
@@ -271,8 +275,10 @@ def _show_range(values: Sequence[float], digits: int = 3) -> str:
     return low if low == high else f"{low} to {high}"
 
 
-def _join_names(names: Sequence[str]) -> str:
-    """The names in words; if there are more than MOST_NAMED, the last ones as a number."""
+def _join_labels(rows: Sequence[Row], prefix: str) -> str:
+    """The labels of jobs without `prefix`, in words; above MOST_NAMED, the last ones as a
+    number."""
+    names = [row.label.removeprefix(prefix) for row in rows]
     if len(names) > MOST_NAMED:
         left = len(names) - MOST_NAMED + 1
         names = [*names[: MOST_NAMED - 1], f"{left} others"]
