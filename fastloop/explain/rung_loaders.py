@@ -32,7 +32,7 @@ from fastloop.data.torch_epochs import identity_collate, torch_epochs
 from fastloop.explain.image_decoding import reads_images
 from fastloop.explain.rungs import rungs_of
 from fastloop.trial.job_context import JobContext
-from fastloop.trial.page_cache import ReopenableLoader, open_reopenable
+from fastloop.trial.reopenable_loader import ReopenableLoader, open_reopenable
 from fastloop.trial.window import Consumer
 
 MOST_READY = 8
