@@ -57,15 +57,15 @@ def _outcome_sentences(comparison: Comparison) -> list[str]:
             f"{lowest}, the highest {rows[-1].label}'s, {show_time(rows[-1].median_s)}.",
         ]
     # The job of the lowest median has rank 1: no job is surely faster than it.
-    best = [row for row in rows if row.rank == rows[0].rank]
-    if len(best) == 1:
-        return [_fastest_sentence(comparison, best[0].label, best[0])]
+    tied = [row for row in rows if row.rank == rows[0].rank]
+    if len(tied) == 1:
+        return [_fastest_sentence(comparison, rows[0].label, rows[0])]
     # If all jobs of the tie have one loader, that loader is the answer, and the tie is between its
     # settings.
-    if loader := _find_common_loader(comparison, best):
-        tie = _describe_tie(comparison, best, prefix=f"{loader}, ")
-        return [_fastest_sentence(comparison, loader, best[0]), f"Its {tie}."]
-    return _tie_sentences(comparison, best)
+    if loader := _find_common_loader(comparison, tied):
+        tie = _describe_tie(comparison, tied, prefix=f"{loader}, ")
+        return [_fastest_sentence(comparison, loader, rows[0]), f"Its {tie}."]
+    return _tie_sentences(comparison, tied)
 
 
 def _fastest_sentence(comparison: Comparison, name: str, best: Row) -> str:
@@ -90,14 +90,14 @@ def _fastest_sentence(comparison: Comparison, name: str, best: Row) -> str:
     return f"{name} is fastest: {multiple} ({times}{bounds})."
 
 
-def _tie_sentences(comparison: Comparison, best: Sequence[Row]) -> list[str]:
+def _tie_sentences(comparison: Comparison, tied: Sequence[Row]) -> list[str]:
     """Sentences on the jobs that share the first rank, and on their speeds.
 
     A single sentence says both if the tie is proven.
     """
-    tie = _describe_tie(comparison, best)
-    is_proven = not _find_undecided(comparison, best)
-    speeds = _describe_speeds(comparison, best, is_proven)
+    tie = _describe_tie(comparison, tied)
+    is_proven = not _find_undecided(comparison, tied)
+    speeds = _describe_speeds(comparison, tied, is_proven)
     if not speeds:
         return [f"{tie}."]
     if is_proven:
@@ -105,24 +105,24 @@ def _tie_sentences(comparison: Comparison, best: Sequence[Row]) -> list[str]:
     return [f"{tie}.", f"{speeds[0].upper()}{speeds[1:]}."]
 
 
-def _find_undecided(comparison: Comparison, best: Sequence[Row]) -> list[Row]:
+def _find_undecided(comparison: Comparison, tied: Sequence[Row]) -> list[Row]:
     """The jobs of a tie that are not surely as fast as its first job; a proven tie has none."""
-    return [row for row in best[1:] if row.label not in comparison.equal]
+    return [row for row in tied[1:] if row.label not in comparison.equal]
 
 
-def _describe_tie(comparison: Comparison, best: Sequence[Row], prefix: str = "") -> str:
+def _describe_tie(comparison: Comparison, tied: Sequence[Row], prefix: str = "") -> str:
     """The clause that says how certain the tie is: `a and b are equally fast (within 2 %)`.
 
-    best: the jobs that share the first rank, the fastest first. prefix: the beginning of their
+    tied: the jobs that share the first rank, the fastest first. prefix: the beginning of their
     labels that is left out.
     """
-    undecided = _find_undecided(comparison, best)
-    equal = [row for row in best if row not in undecided]
+    undecided = _find_undecided(comparison, tied)
+    equal = [row for row in tied if row not in undecided]
     if not undecided:
         return f"{_join_labels(equal, prefix)} are equally fast (within 2 %)"
     hint = _hint_at_trials(comparison)
     if len(equal) == 1:
-        return f"{_join_labels(best, prefix)} can't be told apart yet ({hint})"
+        return f"{_join_labels(tied, prefix)} can't be told apart yet ({hint})"
     return (
         f"{_join_labels(equal, prefix)} are equally fast (within 2 %), and "
         f"{_join_labels(undecided, prefix)} can't be told apart from them yet ({hint})"
@@ -142,20 +142,20 @@ def _hint_at_trials(comparison: Comparison) -> str:
     return "; ".join(parts)
 
 
-def _describe_speeds(comparison: Comparison, best: Sequence[Row], is_proven: bool) -> str:
+def _describe_speeds(comparison: Comparison, tied: Sequence[Row], is_proven: bool) -> str:
     """The clause with the speeds of a tie's jobs: `both 12 times raw (8.8 ms against 106 ms)`.
 
     If there is no baseline outside of the tie, the clause has the times alone: `both with 8.8 ms a
     trial`. Empty if there is such a baseline, but no ratio to its times. is_proven: True: the
     clause continues a sentence; False: the clause is a sentence, and has a verb.
     """
-    jobs = "both" if len(best) == 2 else "all"
-    unit = unit_of_all([row.median_s for row in best])
-    times = f"{_show_range([unit.of(row.median_s) for row in best])} {unit.name}"
-    base = _find_baseline_outside(comparison, best)
+    jobs = "both" if len(tied) == 2 else "all"
+    unit = unit_of_all([row.median_s for row in tied])
+    times = f"{_show_range([unit.of(row.median_s) for row in tied])} {unit.name}"
+    base = _find_baseline_outside(comparison, tied)
     if base is None:
         return f"{jobs} {'with' if is_proven else 'take'} {times} a trial"
-    multiples = [1 / row.ratio.estimate for row in best if row.ratio]
+    multiples = [1 / row.ratio.estimate for row in tied if row.ratio]
     if not multiples:
         return ""
     verb = "" if is_proven else "are "
@@ -163,23 +163,23 @@ def _describe_speeds(comparison: Comparison, best: Sequence[Row], is_proven: boo
     return f"{jobs} {verb}{multiple} ({times} against {_show_beside(unit, base)})"
 
 
-def _find_baseline_outside(comparison: Comparison, best: Sequence[Row]) -> Row | None:
-    """The row of the baseline; None if there is no baseline, or if it is one of the jobs `best`."""
+def _find_baseline_outside(comparison: Comparison, tied: Sequence[Row]) -> Row | None:
+    """The row of the baseline; None if there is no baseline, or if it is one of the jobs `tied`."""
     base = comparison.row(comparison.baseline)
-    return None if base in best else base
+    return None if base in tied else base
 
 
-def _find_common_loader(comparison: Comparison, best: Sequence[Row]) -> str:
+def _find_common_loader(comparison: Comparison, tied: Sequence[Row]) -> str:
     """The loader of all jobs of a tie; empty if they have several.
 
     Also empty if the loader does not tell the tie from the rest: no other job has another loader,
     the tie has the baseline, or the labels of the jobs do not begin with the loader.
     """
-    loader = best[0].result.loader
-    is_common = all(row.result.loader == loader for row in best)
-    is_prefix = all(row.label.startswith(f"{loader}, ") for row in best)
+    loader = tied[0].result.loader
+    is_common = all(row.result.loader == loader for row in tied)
+    is_prefix = all(row.label.startswith(f"{loader}, ") for row in tied)
     has_others = any(row.result.loader != loader for row in comparison.rows)
-    has_baseline = any(row.label == comparison.baseline for row in best)
+    has_baseline = any(row.label == comparison.baseline for row in tied)
     return loader if is_common and is_prefix and has_others and not has_baseline else ""
 
 
@@ -276,8 +276,10 @@ def _show_range(values: Sequence[float], digits: int = 3) -> str:
 
 
 def _join_labels(rows: Sequence[Row], prefix: str) -> str:
-    """The labels of jobs without `prefix`, in words; above MOST_NAMED, the last ones as a
-    number."""
+    """The labels of the jobs in words, each without `prefix`.
+
+    If there are more than MOST_NAMED jobs, a number replaces the last labels.
+    """
     names = [row.label.removeprefix(prefix) for row in rows]
     if len(names) > MOST_NAMED:
         left = len(names) - MOST_NAMED + 1

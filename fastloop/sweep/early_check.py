@@ -1,4 +1,4 @@
-"""Check early whether a sweep can run: its settings, those of its jobs, and a few samples.
+"""Check early whether a sweep can run: the settings of its jobs, and a few samples of each dataset.
 
 `reason_against_sweep` compares the settings of all jobs. A sweep calls `check_requests` before it
 waits for the machine, so that nobody waits in vain.

@@ -13,12 +13,13 @@ from fastloop.core.types import Epochs
 
 
 class ReopenableLoader:
-    """An open loader that can be closed and opened again; `epochs` are those of the open loader."""
+    """An open loader that can be closed and opened again."""
 
     def __init__(self, stack: ExitStack, open_: Callable[[], AbstractContextManager[Epochs]]):
         self._stack = stack
         self._open = open_
         self.epochs = stack.enter_context(open_())
+        """Returns the batches of an epoch of the open loader, by the epoch's number."""
 
     def reopen(self, between: Callable[[], None]) -> None:
         """Close the loader, call `between`, and open the loader again."""
