@@ -17,7 +17,8 @@ from fastloop.core import stats
 from fastloop.core.device_time import synchronize
 from fastloop.core.explanation import Ladder, Verdict
 from fastloop.core.interleave import rounds
-from fastloop.core.machine_load import LoadSummary, LoadWatch, describe_load
+from fastloop.core.load_text import describe_load
+from fastloop.core.machine_load import LoadSummary, LoadWatch
 from fastloop.core.number_text import significant
 from fastloop.core.parts import Part
 from fastloop.core.spans import now_ns, seconds_between
