@@ -34,6 +34,12 @@ from fastloop.core.types import (
     name_of,
 )
 from fastloop.data.chunked_reader import ChunkedReader, forecast_reading_s
+from fastloop.data.class_counts import (
+    ClassCounter,
+    LabelledBatches,
+    check_num_classes,
+    resolve_num_classes,
+)
 from fastloop.data.decoder_agreement import TOLERANCE, decoder_equivalence_id
 from fastloop.data.digest import (
     content_fingerprint,
@@ -46,8 +52,6 @@ from fastloop.data.random_samples import SeededDataset, needs_seeds
 from fastloop.data.reference import (
     HASHES,
     REFERENCE_VERSION,
-    ClassCounter,
-    ObservingBatches,
     write_reference,
 )
 from fastloop.data.sample_advice import advise
@@ -132,8 +136,7 @@ def prepare(
     if prepared.broken:
         reason = f"a store holds intact samples only, and {prepared.broken[0][1]}"
         raise Unsupported(f"store={name_of(store)}: {reason}; loader=raw leaves it out")
-    root = Path(store.root).absolute() / f"{_folder_name(dataset, source_id)}.{name_of(store)}"
-    return prepare_store(prepared, store, root, compares_checksums)
+    return prepare_store(prepared, store, compares_checksums)
 
 
 def _fingerprint_of(dataset: Dataset) -> str:
@@ -145,13 +148,9 @@ def _reference_path(
     dataset: Dataset, source_id: str, tolerant: bool, collate: Collate | None
 ) -> Path:
     """Folder of the dataset's reference. source_id: fingerprint of the dataset's source."""
-    name = f"{_folder_name(dataset, source_id)}.{_reference_kind(tolerant, collate)}"
+    # The names of the dataset's stores begin like this name, see prepare_store.py.
+    name = f"{name_of(dataset)}-{source_id[:16]}.{_reference_kind(tolerant, collate)}"
     return outputs_folder() / "stores" / name
-
-
-def _folder_name(dataset: Dataset, source_id: str) -> str:
-    """Beginning of the names of the dataset's reference and stores."""
-    return f"{name_of(dataset)}-{source_id[:16]}"
 
 
 def _prepare_reference(
@@ -174,7 +173,7 @@ def _prepare_reference(
         )
     except (SamplesDiffer, UnusableLeaves) as error:
         raise BadData(advise(error, dataset)) from error
-    _check_classes(dataset, facts.get("num_classes"))
+    check_num_classes(dataset, facts.get("num_classes"))
     return PreparedData(
         dataset=dataset,
         label=dataset.label,
@@ -242,7 +241,7 @@ def _prepare_stream(dataset: Dataset, stream: StreamingDataset) -> PreparedData:
     classes = ClassCounter()
     scale = dataset.uint8_scale
     with stream.batches() as batches:
-        hashes, leaves = epoch_hashes(ObservingBatches(batches, classes.update), scale)
+        hashes, leaves = epoch_hashes(LabelledBatches(batches, classes), scale)
     digest = reference_digest(hashes, leaves)
     data = fingerprint(
         "stream", digest.count, leaves, digest.total if stream.same_data else "random"
@@ -266,17 +265,3 @@ def _prepare_stream(dataset: Dataset, stream: StreamingDataset) -> PreparedData:
         sample_nbytes=row_nbytes(leaves),
         num_classes=resolve_num_classes(dataset.num_classes, classes.count),
     )
-
-
-def resolve_num_classes(by_dataset: int | None, by_labels: int | None) -> int | None:
-    """The number of classes: the number that the dataset declares or, if this is 0, the number that
-    follows from its labels."""
-    return by_labels if by_dataset == 0 else by_dataset
-
-
-def _check_classes(dataset: Dataset, by_labels: int | None) -> None:
-    """Raise BadData if the dataset declares fewer classes than its labels have."""
-    declared = dataset.num_classes
-    if declared and by_labels and by_labels > declared:
-        reason = f"its labels go up to {by_labels - 1}, and it has {declared} classes"
-        raise BadData(f"{dataset.label}: {reason} (num_classes)")
