@@ -72,8 +72,27 @@ class DataRequest:
     default_collate."""
 
     def prepare(self, compares_checksums: bool = False) -> PreparedData:
-        """Prepare the data, see the function `prepare`."""
-        return prepare(self.dataset, self.store, self.tolerant, self.collate, compares_checksums)
+        """Write the reference and the store of the data unless they exist.
+
+        compares_checksums: read all existing files, and write damaged ones again. Raises BadData,
+        Unsupported or OSError; no partially written file is left behind.
+        """
+        dataset, store = self.dataset, self.store
+        if isinstance(dataset, StreamingDataset):
+            return _prepare_stream(dataset, dataset)
+        # This comes before the download of the dataset: if the store can't hold the dataset,
+        # nothing should be downloaded.
+        check_storable(dataset, store)
+        remove_partial(outputs_folder() / "stores")
+        source_id = _fingerprint_of(dataset)
+        prepared = _prepare_reference(self, source_id, compares_checksums)
+        if store is None:
+            files = dataset.files() if isinstance(dataset, HasFiles) else []
+            return dataclasses.replace(prepared, files=tuple(files))
+        if prepared.broken:
+            reason = f"a store holds intact samples only, and {prepared.broken[0][1]}"
+            raise Unsupported(f"store={name_of(store)}: {reason}; loader=raw leaves it out")
+        return prepare_store(prepared, store, compares_checksums)
 
     def forecast_s(self) -> float:
         """About how many seconds it takes to read all samples for the reference, judging by the
@@ -83,12 +102,10 @@ class DataRequest:
         stream, the dataset is downloaded or generated first if it is missing; without a reference
         it is also opened.
         """
-        dataset = self.dataset
-        if isinstance(dataset, StreamingDataset):
+        if isinstance(self.dataset, StreamingDataset):
             return 0.0
-        source_id = _fingerprint_of(dataset)
-        is_written = read_seal(_reference_path(dataset, source_id, self.tolerant, self.collate))
-        return 0.0 if is_written else forecast_reading_s(dataset.open())
+        is_written = read_seal(_reference_path(self, _fingerprint_of(self.dataset)))
+        return 0.0 if is_written else forecast_reading_s(self.dataset.open())
 
     def prepare_within(self, limit_s: float, compares_checksums: bool = False) -> PreparedData:
         """Prepare the data; raises TimeLimit if no sample is read or written for that many
@@ -115,28 +132,9 @@ def prepare(
     collate: Collate | None = None,
     compares_checksums: bool = False,
 ) -> PreparedData:
-    """Prepare a dataset: write its reference and its store unless they exist.
-
-    tolerant: leave samples that can't be decoded out of the reference, and list them as `broken`.
-    collate: makes the samples, see CollateTraits.defines_samples; None: torch's default_collate.
-    compares_checksums: read all existing files, and write damaged ones again.
-    Raises BadData, Unsupported or OSError; no partially written file is left behind.
-    """
-    if isinstance(dataset, StreamingDataset):
-        return _prepare_stream(dataset, dataset)
-    # This comes before fetch(), which may download: if the store can't hold the dataset, nothing
-    # should be downloaded.
-    check_storable(dataset, store)
-    remove_partial(outputs_folder() / "stores")
-    source_id = _fingerprint_of(dataset)
-    prepared = _prepare_reference(dataset, source_id, tolerant, collate, compares_checksums)
-    if store is None:
-        files = dataset.files() if isinstance(dataset, HasFiles) else []
-        return dataclasses.replace(prepared, files=tuple(files))
-    if prepared.broken:
-        reason = f"a store holds intact samples only, and {prepared.broken[0][1]}"
-        raise Unsupported(f"store={name_of(store)}: {reason}; loader=raw leaves it out")
-    return prepare_store(prepared, store, compares_checksums)
+    """Prepare a dataset, see `DataRequest`."""
+    request = DataRequest(dataset=dataset, store=store, tolerant=tolerant, collate=collate)
+    return request.prepare(compares_checksums)
 
 
 def _fingerprint_of(dataset: Dataset) -> str:
@@ -144,28 +142,28 @@ def _fingerprint_of(dataset: Dataset) -> str:
     return fingerprint(dataset.fetch(), source_fingerprint(dataset), *user_class_of(dataset))
 
 
-def _reference_path(
-    dataset: Dataset, source_id: str, tolerant: bool, collate: Collate | None
-) -> Path:
+def _reference_path(request: DataRequest, source_id: str) -> Path:
     """Folder of the dataset's reference. source_id: fingerprint of the dataset's source."""
+    kind = "tolerant" if request.tolerant else "reference"
+    if request.collate is not None:
+        collate_id = fingerprint(repr(request.collate), source_fingerprint(request.collate))
+        kind = f"collate-{collate_id[:16]}"
     # The names of the dataset's stores begin like this name, see prepare_store.py.
-    name = f"{name_of(dataset)}-{source_id[:16]}.{_reference_kind(tolerant, collate)}"
+    name = f"{name_of(request.dataset)}-{source_id[:16]}.{kind}"
     return outputs_folder() / "stores" / name
 
 
 def _prepare_reference(
-    dataset: Dataset,
-    source_id: str,
-    tolerant: bool,
-    collate: Collate | None,
-    compares_checksums: bool,
+    request: DataRequest, source_id: str, compares_checksums: bool
 ) -> PreparedData:
     """Write the reference unless it exists, and describe the dataset by it.
 
     source_id: fingerprint of the dataset's source.
     """
-    source = ChunkedReader(dataset, tolerant, None if collate is None else collate.collate)
-    reference = _reference_path(dataset, source_id, tolerant, collate)
+    dataset = request.dataset
+    collate = None if request.collate is None else request.collate.collate
+    source = ChunkedReader(dataset, request.tolerant, collate)
+    reference = _reference_path(request, source_id)
     write = partial(_write_reference, source=source)
     try:
         facts = write_once(
@@ -198,14 +196,6 @@ def _write_reference(folder: Path, source: ChunkedReader) -> Facts:
     if is_random:
         source = dataclasses.replace(source, dataset=SeededDataset(source.dataset))
     return write_reference(folder, source) | {"random": is_random}
-
-
-def _reference_kind(tolerant: bool, collate: Collate | None) -> str:
-    """Suffix of the reference's folder; references differ by the collate or, without one, by
-    `tolerant`."""
-    if collate is None:
-        return "tolerant" if tolerant else "reference"
-    return f"collate-{fingerprint(repr(collate), source_fingerprint(collate))[:16]}"
 
 
 def _decoder_facts(dataset: Dataset, facts: Facts) -> Facts:
