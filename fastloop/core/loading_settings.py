@@ -24,7 +24,8 @@ class LoadingSetting:
     """The declaration of a setting: the facts about it that other modules need."""
 
     name: str = ""
-    """The setting's name, which is also DataLoader's keyword argument."""
+    """The setting's name, which is also DataLoader's keyword argument. `_read_declarations` takes
+    the name and the default from the field of LoadingSettings."""
     default: Any = None
     """The value if the user gives none; conf/config.yaml has it as well."""
     every_loader: bool = False
