@@ -11,7 +11,7 @@ from fastloop.core.explanation import Cause, Verdict
 from fastloop.core.machine_load import LoadSummary
 from fastloop.core.parts import Part
 from fastloop.core.stats import Estimate
-from fastloop.explain.attach.loop_causes import find_loop_causes
+from fastloop.explain.attach.loop_causes import LoopEvidence, find_loop_causes
 from fastloop.explain.attach.loop_model import cores_of_loading, cores_of_steps
 from fastloop.explain.attach.loop_verdict import judge_loop
 from fastloop.explain.attach.loop_what_ifs import LoopWhatIf, predict_changes
@@ -100,6 +100,9 @@ def describe_loop(loop: Loop) -> LoopFindings:
     """The findings about a loop."""
     shares = share_of_parts(loop)
     ratio, changes = predict_changes(loop, shares)
+    evidence = LoopEvidence(
+        loop=loop, shares=shares, do_workers_pay=do_workers_pay(loop, ratio, changes)
+    )
     return LoopFindings(
         name=loop.name,
         facts=loop.facts,
@@ -122,7 +125,7 @@ def describe_loop(loop: Loop) -> LoopFindings:
         shares=shares,
         model_ratio=ratio,
         what_ifs=changes,
-        causes=find_loop_causes(loop, shares, do_workers_pay=do_workers_pay(loop, ratio, changes)),
+        causes=find_loop_causes(evidence),
         step_lines=loop.step_lines,
         coverage=loop.coverage,
         ranks=compare_ranks(loop),
