@@ -230,7 +230,7 @@ def find_prediction(found: LoopFindings, change: Change) -> float | None:
 def find_what_if(found: LoopFindings, change: Change) -> LoopWhatIf | None:
     """The prediction for the change, or for its first setting alone; None if there is none."""
     if change.is_fastloader:
-        return next((each for each in found.what_ifs if each.is_fastloader), None)
+        return next((each for each in found.what_ifs if each.change.is_fastloader), None)
     # The model predicts nothing for torch's threads.
     if change.torch_threads is not None:
         return None
