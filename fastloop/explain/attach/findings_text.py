@@ -234,7 +234,8 @@ def _percent_off_if_quiet(loop: LoopFindings) -> int:
 
 
 def _percent_off_under_load(loop: LoopFindings) -> int:
-    """The same percentage on a machine that is as busy as during the run."""
+    """Percentage by which predictions for a loop with a model may be off on a machine that is as
+    busy as during the run."""
     # If the other programs end, the loop gets their share of the cores. They may also take more
     # cores, and the loop then loses as much.
     return _percent_off_if_quiet(loop) + round(100 * loop.other_cores / usable_cores())
