@@ -104,7 +104,7 @@ class LoopModel:
 
     @property
     def ratio(self) -> float:
-        """The model's steady time with the present settings, divided by the measured one."""
+        """Steady time of the model with the present settings, divided by the measured time."""
         return self._present_s * (self.loop.batches / len(self.steps)) / self._steady_s
 
     @cached_property
@@ -136,7 +136,7 @@ class LoopModel:
     def starts_with(self, workers: int, times: float) -> float:
         """Seconds of the starts with this number of workers.
 
-        times: how often the workers start, which is used only if the loop has no workers yet.
+        times: number of times that the workers start; used only if the loop has no workers yet.
         """
         if not workers:
             return 0.0 if self.workers else self.starts_s
@@ -150,7 +150,7 @@ class LoopModel:
     def starts_of_forks(self, times: float) -> float:
         """Seconds of the starts if the present workers were forked.
 
-        times: how often the workers start.
+        times: number of times that the workers start.
         """
         start_s = seconds_of_workers(self.workers, FORK)
         return min(self.starts_s, self._first_s) + times * start_s

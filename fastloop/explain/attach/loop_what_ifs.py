@@ -126,7 +126,7 @@ def _predict_workers(model: LoopModel, workers: int) -> list[LoopWhatIf]:
     With persistent_workers, the change must save LEAST_GAIN more than without.
     """
     passes, loaders = len(model.loop.passes), model.loop.loaders
-    # Settings beside the number of workers, and how often the workers then start.
+    # Settings beside the number of workers, and the number of times that the workers then start.
     ways: list[tuple[dict[str, bool], int]] = [({}, passes)]
     # If a DataLoader is iterated over several times, its workers may stay from pass to pass.
     if workers and not model.workers and loaders < passes:
