@@ -17,7 +17,7 @@ from omegaconf import OmegaConf
 
 from fastloop.config.catalogue import (
     REQUIREMENTS,
-    default_of,
+    default_options,
     option_values,
     options_of,
     without_requirements,
@@ -94,7 +94,7 @@ def loader_brings_data(job: Job, choices: Mapping[str, str], overrides: Sequence
         return False
     starts = ("dataset=", "dataset.", "dataset@")
     is_named = any(override.lstrip("+").startswith(starts) for override in overrides)
-    return not is_named and choices["dataset"] == default_of("dataset")
+    return not is_named and choices["dataset"] == default_options()["dataset"]
 
 
 def use_loader_data(job: Job) -> Job:

@@ -26,7 +26,7 @@ from fastloop.config.catalogue import (
     group_names,
     options_of,
     overridable_names,
-    settings,
+    setting_names,
     takes_several,
 )
 from fastloop.config.messages import ConfigError, unknown_setting
@@ -173,7 +173,7 @@ def _check_override(override: Override) -> None:
     if name in WITHOUT_EFFECT:
         raise ConfigError(f"{override.input_line}: it has no effect: {WITHOUT_EFFECT[name]}")
     if override.is_delete():
-        if name in {*default_options(), *(setting.name for setting in settings())}:
+        if name in (*default_options(), *setting_names()):
             reason = f"every job has one; {name}=… changes it"
             raise ConfigError(f"{override.input_line}: {reason}")
     # Hydra merges a list or a dict into the configuration silently.

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from omegaconf import DictConfig, open_dict, read_write
 
-from fastloop.config.catalogue import settings
+from fastloop.config.catalogue import setting_names
 from fastloop.config.command_line import CommandLine, parse_overrides
 from fastloop.config.composed_job import Combination, combination_of, compose_config
 from fastloop.config.hydra_api import CONFIG_NAME, change_values, compose_api
@@ -29,11 +29,10 @@ def compose_listed_jobs(
     """
     with compose_api(line):
         name = line.config_name or CONFIG_NAME
-        names = {each.name for each in settings()}
         bases: dict[tuple[str, ...], DictConfig] = {}
         combinations = []
         for number, overrides in enumerate(jobs):
-            of_settings = [text for text in overrides if text.partition("=")[0] in names]
+            of_settings = [text for text in overrides if text.partition("=")[0] in setting_names()]
             others = tuple(text for text in overrides if text not in of_settings)
             if others not in bases:
                 bases[others] = compose_config(name, others, 0, str(folder))

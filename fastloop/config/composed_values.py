@@ -25,7 +25,7 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from fastloop.config.catalogue import default_options, options_of, settings
+from fastloop.config.catalogue import default_options, options_of, setting_names
 from fastloop.config.command_line import (
     CommandLine,
     expand_homes,
@@ -104,11 +104,10 @@ def _find_values(overrides: Sequence[str]) -> list[str]:
     # the choices.
     own = [text.partition("._target_=")[0] for text in overrides if "._target_=" in text]
     deciding = tuple(f"{group.lstrip('+')}." for group in (*own, "placement"))
-    top = {setting.name for setting in settings()}
     return [
         text
         for text in overrides
-        if text.partition("=")[0] in top
+        if text.partition("=")[0] in setting_names()
         or (VALUE_IN_OPTION.match(text) and not text.startswith(deciding))
     ]
 

@@ -23,7 +23,6 @@ from fastloop.config.catalogue import (
     groups,
     names_in_option,
     options_of,
-    options_with_store,
     overridable_names,
 )
 from fastloop.config.hydra_api import hydra_compose
@@ -162,11 +161,10 @@ def _settings_by_option(path: str) -> dict[str, list[str]]:
     A loader that reads a store has the setting `store` besides those that its yaml lists. path:
     path of the group in the configuration, such as loader or loader.store.
     """
-    with_store = options_with_store() if path == "loader" else []
     return {
         option.name: [
             *(setting.name for setting in option.settings),
-            *(["store"] if option.name in with_store else []),
+            *(["store"] if option.reads_store else []),
         ]
         for group in groups()
         if group.path == path

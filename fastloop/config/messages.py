@@ -21,7 +21,7 @@ from omegaconf import Node
 from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
-from fastloop.config.catalogue import groups
+from fastloop.config.catalogue import find_group
 from fastloop.config.suggestions import option_hint, setting_hint
 from fastloop.core.outputs_folder import outputs_folder
 from fastloop.core.passwords import without_passwords
@@ -263,7 +263,7 @@ def unknown_setting(override: str, known_names: Iterable[str], allowed: str = ""
     # `fastloop list` does not know Hydra's settings.
     elif not hint and name.startswith("hydra."):
         hint = "allowed: what `fastloop run --cfg hydra` shows"
-    elif not hint and group in [each.name for each in groups()]:
+    elif not hint and find_group(group):
         hint = f"`fastloop list {group}=<option>` lists the settings of an option"
     return f"{override}: there is no such setting; {hint or LISTED}"
 

@@ -12,7 +12,7 @@ from fastloop.config.catalogue import (
     option_values,
     options_of,
     overridable_names,
-    settings,
+    setting_names,
 )
 from fastloop.config.composed_job import Combination
 from fastloop.config.foreign_settings import describe_allowed_settings
@@ -28,7 +28,7 @@ def refuse_unknown_settings(combinations: Sequence[Combination]) -> None:
     Hydra has refused such settings already, unless they were written with a plus.
     """
     groups = group_names()
-    top = {*groups, *(setting.name for setting in settings())}
+    top = {*groups, *setting_names()}
     seen = set[tuple[Any, ...]]()
     for combination in combinations:
         values, choices = combination.values, combination.choices
