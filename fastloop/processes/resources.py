@@ -67,7 +67,7 @@ class Usage:
     """Resources of a process and all its children over all samples, including ended processes."""
 
     def __init__(self) -> None:
-        self._shm_before = shm_bytes()
+        self._shm_before = _shm_bytes()
         self._peaks: dict[str, int] = {}
         self._cpu_s: dict[Key, float] = {}
         self._living_cpu_s = 0.0
@@ -161,7 +161,7 @@ def sample(pid: int) -> Sample:
             switches |= {(key, thread): count for thread, count in _switches(process).items()}
     return Sample(
         pss=_sum_of_known([_pss(process) for process in processes]),
-        shm=shm_bytes(),
+        shm=_shm_bytes(),
         gpu=_gpu_bytes({process.pid for process in processes}),
         cpu_s=cpu_s,
         switches=switches,
@@ -169,25 +169,24 @@ def sample(pid: int) -> Sample:
     )
 
 
-def shm_bytes() -> int | None:
-    """Bytes in use in /dev/shm, including unlinked files; None if there is no /dev/shm.
-
-    torch unlinks the files of batches immediately, so a listing would miss them.
-    """
-    try:
-        stat = os.statvfs(SHM)
-    except OSError:
-        return None
-    return (stat.f_blocks - stat.f_bfree) * stat.f_frsize
+def _shm_bytes() -> int | None:
+    """Bytes in use in /dev/shm, including unlinked files; None if there is no /dev/shm."""
+    # torch unlinks the files of batches immediately, so a listing would miss them.
+    stat = _stat_shm()
+    return None if stat is None else (stat.f_blocks - stat.f_bfree) * stat.f_frsize
 
 
 def shm_total_bytes() -> int | None:
     """Size of /dev/shm in bytes; None if there is none."""
-    try:
-        stat = os.statvfs(SHM)
-    except OSError:
-        return None
-    return stat.f_blocks * stat.f_frsize
+    stat = _stat_shm()
+    return None if stat is None else stat.f_blocks * stat.f_frsize
+
+
+def _stat_shm() -> os.statvfs_result | None:
+    """The numbers of blocks of /dev/shm, and their size; None if there is no /dev/shm."""
+    with contextlib.suppress(OSError):
+        return os.statvfs(SHM)
+    return None
 
 
 def _pss(process: psutil.Process) -> int | None:
