@@ -57,11 +57,11 @@ def build_request(combination: Combination) -> JobRequest:
     from fastloop.processes.environments import environment_for
 
     overrides = combination.overrides
-    values = combination.values
+    values = {**combination.values}
     job = build_job(values, overrides)
     # build_job may leave out the job's store. The recorded configuration has to show that.
     if job.loader.store is None and values["loader"].get("store"):
-        values["loader"]["store"] = None
+        values["loader"] = values["loader"] | {"store": None}
     choices = {name.partition("@")[0]: choice for name, choice in combination.choices.items()}
     choices |= user_targets(values, overrides) | _launcher_under_torchrun(values, overrides)
     if loader_brings_data(job, choices, overrides):
