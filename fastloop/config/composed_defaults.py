@@ -151,6 +151,7 @@ def _is_chosen(name: str, overrides: Sequence[str], group: str) -> bool:
     found = _FOUND.setdefault(GlobalHydra.instance().hydra, {})
     key = ("choices", name, *choosing)
     if key not in found:
+        # Only this function of Hydra's tells which groups were chosen, and not left at the default.
         loader: Any = GlobalHydra.instance().config_loader()
         defaults = loader.compute_defaults_list(name, choosing, RunMode.RUN)
         found[key] = frozenset(defaults.overrides.override_choices)

@@ -151,6 +151,7 @@ def _combine_choices(overrides: Sequence[str]) -> DictConfig | None:
     for choice in choices:
         if not choice.is_reordered:
             for part in choice.parts:
+                # choice.cfg[part] would resolve a part that is an interpolation.
                 combined[part] = choice.cfg._get_node(part)
     return combined
 

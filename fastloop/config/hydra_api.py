@@ -109,7 +109,7 @@ def compose_api(line: CommandLine) -> Iterator[str]:
     if line.config_dir:
         _add_config_dir(Path(line.config_dir).absolute())
     folder = Path(line.config_path or resource_folder("conf")).absolute()
-    # Hydra's global object refuses to be initialized twice, so it is cleared first.
+    # Hydra refuses to be initialized twice in a process, unless its global object is cleared.
     GlobalHydra.instance().clear()
     with hydra.initialize_config_dir(str(folder), job_name="fastloop", version_base=VERSION_BASE):
         yield line.config_name or CONFIG_NAME

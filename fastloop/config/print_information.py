@@ -57,6 +57,7 @@ def _help_text(line: CommandLine) -> str | None:
     # template does not contain them.
     with compose_api(line) as name:
         cfg = hydra_compose(name, line.overrides)
+        # The template may contain ${hydra:...}, which Hydra looks up in this global object.
         HydraConfig.instance().set_config(cfg)
         template = Template(cfg.hydra.help.template)
         return None if template.get_identifiers() else template.substitute()
@@ -73,9 +74,10 @@ def _config_text(line: CommandLine) -> str | None:
         return None
     with compose_api(line) as name:
         cfg: Any = _compose(name, line)
+        # The following lines are those of Hydra's own --cfg, which would compose the configuration
+        # by itself, with the defaults that `hydra_compose` replaces or removes.
         HydraConfig.instance().set_config(cfg)
         OmegaConf.set_readonly(cfg.hydra, None)
-        # The configuration without the parts that --cfg=job or --cfg=hydra does not show.
         cfg = GlobalHydra.instance().hydra.get_sanitized_cfg(cfg, asked.cfg)  # pyright: ignore
         if asked.package in (None, "_global_"):
             return _as_yaml(cfg, asked.resolve)

@@ -61,16 +61,22 @@ def run_ranks(work: RankWork, followers: Followers | None = None) -> list[RankAn
     if work.backend is None:
         call = Call(function=work.task.function, args=work.task.args)
         return _Collection(work, [call]).run()
-    if followers is None:
-        server = host_store()
-        process = TorchrunProcess(
-            rank=0,
-            world_size=1,
-            local_rank=0,
-            local_world_size=1,
-            address=StoreAddress(host=LOOPBACK, port=server.port),
-        )
-        return _Collection(work, rank_calls(process, work, 1)).run()
+    if followers is not None:
+        return _run_with_followers(work, followers)
+    # The ranks find one another by the store of this server, which lives as long as the variable.
+    server = host_store()
+    alone = TorchrunProcess(
+        rank=0,
+        world_size=1,
+        local_rank=0,
+        local_world_size=1,
+        address=StoreAddress(host=LOOPBACK, port=server.port),
+    )
+    return _Collection(work, rank_calls(alone, work, 1)).run()
+
+
+def _run_with_followers(work: RankWork, followers: Followers) -> list[RankAnswer]:
+    """Run the work in the ranks of this process and of its followers, see `run_ranks`."""
     number = next(followers.numbers)
     followers.commands.post(work_to_json(work, number))
     try:
