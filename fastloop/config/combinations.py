@@ -50,9 +50,9 @@ SHOWN_OPTIONS = 4
 def compose_combinations(line: CommandLine) -> list[Combination]:
     """Compose all combinations of a command line, in the order of Hydra's basic sweeper.
 
-    Each job is composed without its foreign settings. Of jobs that are then equal, or that were
-    typed twice, only one is kept. Raises ConfigError, for example for a setting that no job has,
-    and Hydra's exceptions.
+    Each job is composed without its foreign settings. A job that is then equal to an earlier job,
+    or that was typed twice, is left out. Raises ConfigError, for example for a setting that no job
+    has, and Hydra's exceptions.
     """
     with compose_api(line) as name:
         first = _compose_first(name, line)

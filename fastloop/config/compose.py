@@ -114,7 +114,7 @@ def _start_server(jobs: Sequence[Mapping[str, Any]], modules: Sequence[str]) -> 
 
 
 def _targets(node: Any) -> list[str]:
-    """Every `_target_` (path of a class or function) of a configuration or a part of one.
+    """Every `_target_` (path of a class or function) of a configuration, or of a part of it.
 
     The groups of a sweep, SWEEP_GROUPS, are left out.
     """

@@ -74,8 +74,8 @@ def _config_text(line: CommandLine) -> str | None:
         return None
     with compose_api(line) as name:
         cfg: Any = _compose(name, line)
-        # The following lines are those of Hydra's own --cfg, which would compose the configuration
-        # by itself, with the defaults that `hydra_compose` replaces or removes.
+        # The following lines repeat Hydra's own --cfg, which would compose the configuration with
+        # the defaults that `hydra_compose` replaces or removes.
         HydraConfig.instance().set_config(cfg)
         OmegaConf.set_readonly(cfg.hydra, None)
         cfg = GlobalHydra.instance().hydra.get_sanitized_cfg(cfg, asked.cfg)  # pyright: ignore

@@ -118,8 +118,8 @@ def _split_node(
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """Split a node into (arguments for the user's object, settings of the wrapping option).
 
-    The settings are those of dataset=custom, such as `version`, and `where` of a transform. If a
-    user's Dataset has a parameter with the name of a setting, the name sets the parameter.
+    The settings are the settings of dataset=custom, such as `version`, and `where` of a transform.
+    If a user's Dataset has a parameter with the name of a setting, the name sets the parameter.
 
     parameters: the parameters of the user's object; None if they are not known.
     """

@@ -63,7 +63,7 @@ def run_ranks(work: RankWork, followers: Followers | None = None) -> list[RankAn
         return _Collection(work, [call]).run()
     if followers is not None:
         return _run_with_followers(work, followers)
-    # The ranks find one another by the store of this server, which lives as long as the variable.
+    # The ranks find each other by the store of this server, which lives as long as the variable.
     server = host_store()
     alone = TorchrunProcess(
         rank=0,

@@ -100,7 +100,7 @@ class ShownCell:
 
     @property
     def interval(self) -> str:
-        """95 % interval of the ratio; empty without one."""
+        """95 % interval of the ratio; empty if there is none."""
         interval = self.cell.figures and self.cell.figures.ratio_interval
         return " to ".join(map(_ratio_text, interval)) if interval else ""
 
