@@ -1,8 +1,8 @@
 """List the groups, options and settings of conf/, with their defaults and meanings.
 
 A group is a folder of conf/, and an option is a yaml file in the folder. A meaning is a comment in
-a yaml file. --help, `fastloop list` and messages show these lists. Each file is read once in a
-process.
+a yaml file. --help, `fastloop list` and messages show these lists. A process reads the groups and
+the settings once.
 """
 
 from __future__ import annotations
@@ -133,6 +133,7 @@ def settings() -> tuple[Setting, ...]:
     return _parse_settings(text[text.index("batch_size:") : text.index("\nhydra:")])
 
 
+@cache
 def setting_names() -> tuple[str, ...]:
     """Names of the settings at the top level."""
     return tuple(setting.name for setting in settings())
