@@ -5,7 +5,7 @@ A wrong value of an option's setting is found later, when the job is built.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from fastloop.config.build_jobs import check_settings
@@ -77,12 +77,12 @@ def _refuse_of_option(
 
 
 def _refuse(
-    path: str, node: Mapping[str, Any], known: Iterable[str], choices: Mapping[str, str]
+    path: str, node: Mapping[str, Any], known: Collection[str], choices: Mapping[str, str]
 ) -> None:
     """Raise ConfigError for the first name in the node that is not known."""
-    for setting in node.keys() - {*known}:
+    for setting in node:
         # Names such as _convert_ are Hydra's.
-        if setting.startswith("_"):
+        if setting in known or setting.startswith("_"):
             continue
         name = f"{path}.{setting}" if path else setting
         allowed = describe_allowed_settings(name, choices) if path else ""
