@@ -18,7 +18,7 @@ from fastloop.core.move_tensors import map_tensors
 from fastloop.core.prepared_data import PreparedData
 from fastloop.core.spans import core_delay_ns, now_ns, process_cpu_ns, seconds_between, synchronize
 from fastloop.core.types import Tree
-from fastloop.explain.rungs import benchmark_of
+from fastloop.explain.job_facts import benchmark_of
 from fastloop.trial.job import Job
 from fastloop.trial.job_context import JobContext
 from fastloop.trial.job_start import start_job

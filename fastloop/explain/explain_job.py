@@ -32,10 +32,12 @@ from fastloop.core.types import UsageError
 from fastloop.explain.batch_passes import BatchTimes
 from fastloop.explain.causes import find_causes
 from fastloop.explain.change import Change
+from fastloop.explain.epoch_parts import work_of
 from fastloop.explain.explained_job import ExplainedJob, count_batches
 from fastloop.explain.explanation_text import to_json
 from fastloop.explain.image_decoding import describe_decoding
-from fastloop.explain.ladder import build_ladder, work_of
+from fastloop.explain.job_facts import benchmark_name, benchmark_of, overlaps, uses_dataloader
+from fastloop.explain.ladder import build_ladder
 from fastloop.explain.model import is_close
 from fastloop.explain.predict import Measured, predict_seconds
 from fastloop.explain.predicted_gain import predict_gain
@@ -49,7 +51,6 @@ from fastloop.explain.prediction_input import (
 from fastloop.explain.proposed_changes import propose_changes, read_changes
 from fastloop.explain.record_epoch import Recording
 from fastloop.explain.rung_passes import Round
-from fastloop.explain.rungs import benchmark_name, benchmark_of, overlaps, uses_dataloader
 from fastloop.explain.surroundings import Beginning, look_after, look_before
 from fastloop.explain.verdict import add_threads, is_imprecise, judge
 from fastloop.explain.what_ifs import (

@@ -22,9 +22,10 @@ from fastloop.core.time_limits import Deadline, deadline_after, within
 from fastloop.core.traits import LoaderTraits, traits_of
 from fastloop.core.types import UsageError, name_of
 from fastloop.explain.batch_passes import BatchTimes, time_batches
+from fastloop.explain.job_facts import uses_dataloader
 from fastloop.explain.record_epoch import Recording, record_epoch
 from fastloop.explain.rung_passes import EpochTimes, Round, time_rung
-from fastloop.explain.rungs import rungs_of, uses_dataloader
+from fastloop.explain.rungs import rungs_of
 from fastloop.trial.job import Job
 
 Key = TypeVar("Key")

@@ -22,7 +22,7 @@ from fastloop.core.trees import read_bytes, tree_leaves
 from fastloop.core.types import Epochs, Tree
 from fastloop.data.dataset_batches import fetch_samples
 from fastloop.data.torch_epochs import identity_collate
-from fastloop.explain.ladder import work_of
+from fastloop.explain.epoch_parts import work_of
 from fastloop.explain.rung_loaders import MOST_READY, READY_S, ReadyBatches, ReadySamples
 from fastloop.explain.rung_passes import EpochTimes, consume_epoch, summarize_epochs
 from fastloop.options.loader.user import iterable_epochs

@@ -29,10 +29,10 @@ from fastloop.core.parts import Part
 from fastloop.core.stats import Estimate
 from fastloop.core.types import name_of
 from fastloop.explain.batch_passes import BatchTimes
+from fastloop.explain.job_facts import uses_dataloader
 from fastloop.explain.ladder import Ladder
 from fastloop.explain.model import LEAST_MISS, LEAST_MISS_OF_OTHERS
 from fastloop.explain.predict import HandOff, Measured, predict_gathered_seconds, predict_seconds
-from fastloop.explain.rungs import uses_dataloader
 from fastloop.trial.job import Job
 
 STORE_LOADER = "np_memmap"

@@ -15,10 +15,10 @@ from fastloop.core.types import JobFailed, name_of
 from fastloop.explain.batch_passes import BatchTimes, merge_batches
 from fastloop.explain.explained_job import ExplainedJob
 from fastloop.explain.image_decoding import reads_images
+from fastloop.explain.job_facts import uses_dataloader
 from fastloop.explain.predict import HandOff, Measured
 from fastloop.explain.proposed_changes import transforms_samples
 from fastloop.explain.rung_passes import Round
-from fastloop.explain.rungs import uses_dataloader
 from fastloop.trial.decode_limit import seconds_by_library
 from fastloop.trial.job import Job
 

@@ -18,8 +18,9 @@ from fastloop.core.prepared_data import PreparedData
 from fastloop.core.spans import now_ns, seconds_between, synchronize
 from fastloop.core.types import Epochs, Tree
 from fastloop.explain.batch_passes import END
+from fastloop.explain.job_facts import benchmark_of
 from fastloop.explain.rung_loaders import open_rung, share_seconds, take_batches
-from fastloop.explain.rungs import benchmark_of, rungs_of
+from fastloop.explain.rungs import rungs_of
 from fastloop.trial.job import Job
 from fastloop.trial.job_context import JobContext
 from fastloop.trial.job_start import start_job

@@ -16,7 +16,7 @@ from fastloop.core.types import JobFailed, Unsupported
 from fastloop.explain.certainty import draw_seconds, estimate_from
 from fastloop.explain.change import LEAST_GAIN, Change
 from fastloop.explain.explained_job import ExplainedJob, time_side_by_side
-from fastloop.explain.rungs import benchmark_name, benchmark_of
+from fastloop.explain.job_facts import benchmark_name, benchmark_of
 from fastloop.sweep.prepare_job import prepare_job
 from fastloop.sweep.request import JobRequest
 from fastloop.trial.job import Job

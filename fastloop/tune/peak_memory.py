@@ -29,7 +29,7 @@ from fastloop.core.traits import LoaderTraits, traits_of
 from fastloop.core.types import JobFailed, Tree
 from fastloop.data.digest import HELD_BATCHES
 from fastloop.explain.explained_job import ExplainedJob, count_batches
-from fastloop.explain.rungs import benchmark_of
+from fastloop.explain.job_facts import benchmark_of
 from fastloop.processes.resources import MIB, sample
 from fastloop.trial.gather_limit import MAX_SOURCE_BYTES
 from fastloop.trial.job import Job

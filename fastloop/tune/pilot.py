@@ -28,6 +28,7 @@ from fastloop.explain.explained_job import (
     ExplainedJob,
     count_batches,
 )
+from fastloop.explain.job_facts import uses_dataloader
 from fastloop.explain.predict import (
     HandOff,
     Measured,
@@ -36,7 +37,6 @@ from fastloop.explain.predict import (
     predict_threaded_seconds,
 )
 from fastloop.explain.prediction_input import PartCosts, measure_for_model
-from fastloop.explain.rungs import uses_dataloader
 from fastloop.sweep.prepare_job import forecast_preparation_s, prepare_job
 from fastloop.sweep.request import JobRequest
 from fastloop.trial.job import Job

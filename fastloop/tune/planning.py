@@ -14,7 +14,7 @@ from fastloop.core.spans import slowdown_by_load
 from fastloop.core.time_limits import Deadline, deadline_after
 from fastloop.core.types import UsageError
 from fastloop.explain.change import Change
-from fastloop.explain.rungs import benchmark_name
+from fastloop.explain.job_facts import benchmark_name
 from fastloop.explain.what_ifs import ChangedJob
 from fastloop.sweep.request import JobRequest
 from fastloop.trial.job import Job
