@@ -35,7 +35,7 @@ from fastloop.explain.loop_rungs import (
     rung_notes,
     rung_openers,
 )
-from fastloop.explain.rung_loaders import MOST_READY, READY_S
+from fastloop.explain.ready_data import MOST_READY, READY_S
 from fastloop.explain.rung_passes import Round
 from fastloop.explain.verdict import judge, verdict_lines
 from fastloop.options.loader.user import iterable_epochs
