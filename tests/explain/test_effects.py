@@ -11,9 +11,9 @@ from options import compose_job
 
 from fastloop.core.parts import Part
 from fastloop.explain.batch_passes import BatchTimes, merge_batches
+from fastloop.explain.change_effect import Effect, find_effect
 from fastloop.explain.explained_job import ExplainedJob
 from fastloop.explain.predict import Measured
-from fastloop.explain.predicted_gain import Effect, find_effect
 from fastloop.explain.prediction_input import PartCosts, measure_for_model, share_of_loading
 from fastloop.explain.rung_passes import EpochTimes
 
