@@ -122,22 +122,32 @@ def _last_rung_of_delivery(times: Round) -> Part:
     return rungs[first - 1]
 
 
-def time_single_batches(whole_epochs: ExplainedJob) -> tuple[BatchTimes, BatchTimes]:
-    """Times of single batches without workers: with the job's threads, and with one thread.
+@dataclass(frozen=True, kw_only=True)
+class SingleBatches:
+    """Times of single batches of a job without workers."""
 
-    Workers have one thread. Each result merges two passes, and has their difference.
-    """
-    # The order is: own threads, one, one, own threads. If the machine slows down steadily, this
-    # slows down both means alike.
+    own_threads: BatchTimes
+    """With the job's own number of torch's threads."""
+    one_thread: BatchTimes
+    """With one thread, as in a worker."""
+
+
+def time_single_batches(whole_epochs: ExplainedJob) -> SingleBatches:
+    """Time single batches; each result merges two passes, and has their difference."""
     own_threads = whole_epochs.without_workers(whole_epochs.job.torch_threads)
     one_thread = whole_epochs.without_workers(1)
     first = own_threads.time_batches()
     # The job has one thread already: two passes serve both.
     if first.torch_threads == 1:
         both = merge_batches(first, one_thread.time_batches())
-        return both, both
+        return SingleBatches(own_threads=both, one_thread=both)
+    # The order is: own threads, one, one, own threads. If the machine slows down steadily, this
+    # slows down both means alike.
     passes = [one_thread.time_batches() for _ in range(2)]
-    return merge_batches(first, own_threads.time_batches()), merge_batches(*passes)
+    return SingleBatches(
+        own_threads=merge_batches(first, own_threads.time_batches()),
+        one_thread=merge_batches(*passes),
+    )
 
 
 def measure_hand_off(
@@ -165,21 +175,16 @@ def measure_hand_off(
 
 def measure_for_model(
     explained: ExplainedJob,
-    times: tuple[BatchTimes, BatchTimes],
+    times: SingleBatches,
     ladder: Round,
     hand_off: Mapping[int, Sequence[HandOff]],
     costs: PartCosts,
 ) -> Measured:
-    """The model's input.
-
-    times: of single batches with the job's own threads, and with one thread. ladder: a round of the
-    job's ladder in which nothing overlaps.
-    """
-    own_threads, one_thread = times
+    """The model's input. ladder: a round of the job's ladder in which nothing overlaps."""
     return Measured(
         batches=explained.whole_batches,
-        own_threads=own_threads,
-        one_thread=one_thread,
+        own_threads=times.own_threads,
+        one_thread=times.one_thread,
         hand_off=hand_off,
         kept=_share_without_samples(ladder),
         decode_share=share_of_loading(Part.DECODE, ladder),

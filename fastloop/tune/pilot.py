@@ -36,7 +36,7 @@ from fastloop.explain.predict import (
     predict_seconds,
     predict_threaded_seconds,
 )
-from fastloop.explain.prediction_input import PartCosts, measure_for_model
+from fastloop.explain.prediction_input import PartCosts, SingleBatches, measure_for_model
 from fastloop.sweep.prepare_job import forecast_preparation_s, prepare_job
 from fastloop.sweep.request import JobRequest
 from fastloop.trial.job import Job
@@ -261,7 +261,8 @@ def _measure_for_model(
     hand_off = _measure_hand_off(cut_epochs, [count for count in workers if count], passes)
     if hand_off is None:
         return None
-    return measure_for_model(cut_epochs, (own_threads, one_thread), ladder, hand_off, PartCosts())
+    batches = SingleBatches(own_threads=own_threads, one_thread=one_thread)
+    return measure_for_model(cut_epochs, batches, ladder, hand_off, PartCosts())
 
 
 def _measure_hand_off(
