@@ -28,7 +28,6 @@ from fastloop.sweep.resume import with_earlier_results
 from fastloop.sweep.run_rounds import RunRound, run_sweep
 from fastloop.sweep.tracking import SweepTracker
 from fastloop.tune.budget import PASSES_AFTER_RACE, Spending
-from fastloop.tune.candidates import choose_simplest
 from fastloop.tune.job_trials import JobTrials
 from fastloop.tune.outcome import TuneOutcome, names_of
 from fastloop.tune.planning import TuneSettings
@@ -41,6 +40,7 @@ from fastloop.tune.race import (
     race,
 )
 from fastloop.tune.race_time import name_larger_budget
+from fastloop.tune.raced_candidates import choose_simplest
 from fastloop.tune.surrogate import Surrogate, make_surrogate
 from fastloop.tune.tune_file import TuneFile
 
