@@ -7,9 +7,14 @@ trials. First many configurations get one trial each. Then those that can't be t
 leader get more.
 
 Fresh rounds then confirm the gain of the winner. The rounds of the race would promise too much,
-because a race picks the luckiest of many configurations. A trial begins only if the budget has room
-for the trial and for the rounds that must follow, judged by the cost of the trials so far. A race
-acts only by its arguments `measure` and `spent`, so a race can be replayed on recorded costs.
+because a race picks the luckiest of many configurations.
+
+A trial begins only if the budget has room for the trial and for the rounds that must follow. The
+race judges this by prices: the price of a trial is the share of the budget that it takes, as
+expected from the trials so far.
+
+A race acts only by its arguments `measure` and `spent`, so a race can be replayed on recorded
+costs.
 """
 
 from __future__ import annotations
@@ -139,6 +144,40 @@ class RaceRules:
 
 
 @dataclass(kw_only=True)
+class _Prices:
+    """The shares of the budget that trials have cost, and those that further trials will cost."""
+
+    present: str
+    """Name of the present configuration."""
+    known: dict[str, list[float]] = field(default_factory=dict)
+    """The share that each trial so far has cost, by name of the configuration."""
+
+    def add(self, name: str, share: float) -> None:
+        """Add the price of a trial that has run."""
+        self.known.setdefault(name, []).append(share)
+
+    def expect(self, name: str) -> float:
+        """Approximate price of the configuration's next trial."""
+        own = self.known.get(name, [])
+        if name == self.present or len(own) > 1:
+            return stats.median(own[-3:]) if own else 0.0
+        # A first trial may have included writing a store, which later trials do not repeat. So its
+        # price is limited to the usual one, or to the present configuration's if that is greater.
+        if own:
+            return min(own[0], max(self.usual, self.expect(self.present)))
+        return self.usual
+
+    @property
+    def usual(self) -> float:
+        """The usual price of a trial: the median over the latest trial of each configuration."""
+        return max(1e-9, stats.median([each[-1] for each in self.known.values()] or [0.0]))
+
+    def expect_round(self, leader: str) -> float:
+        """Approximate price of a round of the present configuration and the leader."""
+        return self.expect(self.present) + self.expect(leader)
+
+
+@dataclass(kw_only=True)
 class _Race:
     """A race while it runs: its trials so far, and the choice of the next ones."""
 
@@ -147,11 +186,11 @@ class _Race:
     spent: Callable[[], float]
     """Returns the share of the budget that is spent so far."""
     rules: RaceRules
+    prices: _Prices
     costs_s: dict[str, dict[int, float]] = field(default_factory=dict)
     """The costs so far in seconds, by name and number of the round."""
     failed: set[str] = field(default_factory=set)
-    prices: dict[str, list[float]] = field(default_factory=dict)
-    """For each name, the shares of the budget that its trials have cost."""
+    """Names of the configurations with a trial that has failed."""
     rounds: int = 0
     """Number of rounds so far."""
     is_cut: bool = False
@@ -197,7 +236,7 @@ class _Race:
         """Run a trial if there is room for the trial; returns True if its cost was measured."""
         before = self.spent()
         room = self._find_room(name, number, kept)
-        if room < self.price(name) or self.present in self.failed or self.is_over:
+        if room < self.prices.expect(name) or self.present in self.failed or self.is_over:
             return False
         try:
             cost = self.measure(name, number, room)
@@ -206,7 +245,7 @@ class _Race:
             # kept, and a larger budget can resume the race.
             self.is_over = self.is_cut = True
             return False
-        self.prices.setdefault(name, []).append(self.spent() - before)
+        self.prices.add(name, self.spent() - before)
         if cost is None:
             self.failed.add(name)
             self.costs_s.pop(name, None)
@@ -221,33 +260,10 @@ class _Race:
         # confirms, without which all trials so far would be wasted. The other is the trial of the
         # present configuration, with which the other trials of the round are compared.
         if kept is None or name == self.present:
-            return max(room, 2 * self.price(name))
+            return max(room, 2 * self.prices.expect(name))
         # The present configuration must still run in this round if it has not.
         has_run = number in self.costs_s.get(self.present, {})
-        return room - kept - (0.0 if has_run else self.price(self.present))
-
-    def price(self, name: str) -> float:
-        """Approximate share of the budget that the configuration's next trial will take."""
-        own = self.prices.get(name, [])
-        if name == self.present or len(own) > 1:
-            return stats.median(own[-3:]) if own else 0.0
-        # A first trial may have included writing a store, which later trials do not repeat. So its
-        # price is limited to the usual one, or to the present configuration's if that is greater.
-        if own:
-            return min(own[0], max(self.usual_price, self.price(self.present)))
-        return self.usual_price
-
-    @property
-    def usual_price(self) -> float:
-        """The share of the budget that a trial usually takes.
-
-        This is the median over the latest trial of each configuration.
-        """
-        return max(1e-9, stats.median([each[-1] for each in self.prices.values()] or [0.0]))
-
-    def price_of_both(self, leader: str) -> float:
-        """The share of the budget for a round of the present configuration and the leader."""
-        return self.price(self.present) + self.price(leader)
+        return room - kept - (0.0 if has_run else self.prices.expect(self.present))
 
     def share_to_keep(self, leader: str) -> float:
         """The share of the budget to keep for the rounds that confirm this leader's gain.
@@ -255,9 +271,9 @@ class _Race:
         It includes the passes after these rounds.
         """
         rules = self.rules
-        both = self.price_of_both(leader)
+        both = self.prices.expect_round(leader)
         wished = min(rules.reserve, PRICE_MARGIN * (rules.confirming + rules.finishing) * both)
-        return max(wished, FEWEST_CONFIRMING * both + rules.finishing * self.price(leader))
+        return max(wished, FEWEST_CONFIRMING * both + rules.finishing * self.prices.expect(leader))
 
     def fit(self) -> Posterior:
         """Fit the posterior of all configurations to the costs so far."""
@@ -329,7 +345,8 @@ def race(
     first FEWEST_CONFIRMING rounds that confirm a gain. Raises PresentFailedError if the present
     configuration can't be run, and NoRoomError if not even its first trial has room.
     """
-    run = _Race(surrogate=surrogate, measure=measure, spent=spent, rules=rules)
+    prices = _Prices(present=surrogate.names[0])
+    run = _Race(surrogate=surrogate, measure=measure, spent=spent, rules=rules, prices=prices)
     run.run_round([], 0.0)
     if not run.costs_s and not run.failed:
         raise NoRoomError
@@ -337,7 +354,7 @@ def race(
         posterior = run.fit()
         kept = run.share_to_keep(run.find_leader(posterior))
         # `room` is the number of trials of other configurations for which there is room.
-        room = (1 - run.spent() - kept - run.price(run.present)) / run.usual_price
+        room = (1 - run.spent() - kept - run.prices.expect(run.present)) / run.prices.usual
         if room < 1 or not run.is_open(posterior):
             break
         count = min(max(SMALLEST_ROUND, int(room / USUAL_ROUNDS)), LARGEST_ROUND, int(room))
@@ -358,7 +375,7 @@ def _try_one(run: _Race) -> None:
     """
     posterior = run.fit()
     run.is_cut = run.is_open(posterior)
-    if run.is_cut and run.spent() + run.price(run.present) + run.usual_price <= 1:
+    if run.is_cut and run.spent() + run.prices.expect(run.present) + run.prices.usual <= 1:
         run.run_chosen(posterior, 1, 0.0)
 
 
@@ -397,13 +414,13 @@ def _confirm(run: _Race, winner: str) -> list[Mapping[str, float]]:
     Returns the costs by name, for each round in which both have run.
     """
     confirmed: list[Mapping[str, float]] = []
-    finishing = run.rules.finishing * run.price(winner)
+    finishing = run.rules.finishing * run.prices.expect(winner)
     while len(confirmed) < run.rules.confirming:
         # Room was kept for FEWEST_CONFIRMING rounds, unless the race was cut; further ones run only
         # if the passes after them have room as well.
         is_extra = run.is_cut or len(confirmed) >= FEWEST_CONFIRMING
         number = run.rounds
-        if is_extra and run.spent() + run.price_of_both(winner) + finishing > 1:
+        if is_extra and run.spent() + run.prices.expect_round(winner) + finishing > 1:
             break
         ran = run.run_round([winner], finishing if is_extra else None)
         if not ran or run.present in run.failed or run.is_over:

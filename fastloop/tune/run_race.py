@@ -154,8 +154,6 @@ class RaceSchedule:
             spending=self.spending,
             file=self.file,
             folder=self.folder,
-            user_limit_s=states[0].entry.job.trial_timeout_s,
-            ending_s=self.spending.ending_s,
         )
         self.result = self._race()
         self.trials.record_rounds()
