@@ -12,7 +12,7 @@ from fastloop.explain.what_ifs import ChangedJob
 from fastloop.trial.job import Job
 from fastloop.tune.expected_cost import EXPECTED_COSTS
 from fastloop.tune.race import YOURS
-from fastloop.tune.surrogate import make_surrogate
+from fastloop.tune.surrogate import Surrogate
 
 MOST_RACED = 256
 FEWEST_RACED = 8
@@ -41,7 +41,7 @@ def choose_raced(
     changes = [(), *(each.change.overrides for each in candidates)]
     jobs = [present, *(each.job for each in candidates)]
     predicted = [*map(predict, jobs, changes)]
-    surrogate = make_surrogate([YOURS, *by_name], changes, predicted)
+    surrogate = Surrogate(names=[YOURS, *by_name], changes=changes, predicted=predicted)
     # The race begins with the simplest changes, so up to half of the list is reserved for them.
     simplest = [surrogate.names[place] for place in choose_simplest(jobs, changes, predicted)]
     names = dict.fromkeys([*simplest[: count // 2], *surrogate.shortlist(count)])

@@ -41,7 +41,7 @@ from fastloop.tune.race import (
 )
 from fastloop.tune.race_time import name_larger_budget
 from fastloop.tune.raced_candidates import choose_simplest
-from fastloop.tune.surrogate import Surrogate, make_surrogate
+from fastloop.tune.surrogate import Surrogate
 from fastloop.tune.tune_file import TuneFile
 
 
@@ -63,7 +63,7 @@ def run_race(
     jobs = _sweep_jobs(requests, file)
     file.save(folder)
     schedule = RaceSchedule(
-        surrogate=make_surrogate(names, file.changes, file.predicted),
+        surrogate=Surrogate(names=names, changes=file.changes, predicted=file.predicted),
         objective=settings.objective,
         rules=_choose_rules(requests, file, spending),
         spending=spending,
