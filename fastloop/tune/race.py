@@ -190,7 +190,7 @@ class _Race:
     costs_s: dict[str, dict[int, float]] = field(default_factory=dict)
     """The costs so far in seconds, by name and number of the round."""
     failed: set[str] = field(default_factory=set)
-    """Names of the configurations with a trial that has failed."""
+    """Names of the other configurations with a trial that has failed."""
     rounds: int = 0
     """Number of rounds so far."""
     is_cut: bool = False
@@ -233,10 +233,13 @@ class _Race:
         return ran
 
     def _run_trial(self, name: str, number: int, kept: float | None) -> bool:
-        """Run a trial if there is room for the trial; returns True if its cost was measured."""
+        """Run a trial if there is room for the trial; returns True if its cost was measured.
+
+        Raises PresentFailedError if it is a trial of the present configuration, and has failed.
+        """
         before = self.spent()
         room = self._find_room(name, number, kept)
-        if room < self.prices.expect(name) or self.present in self.failed or self.is_over:
+        if room < self.prices.expect(name) or self.is_over:
             return False
         try:
             cost = self.measure(name, number, room)
@@ -246,12 +249,14 @@ class _Race:
             self.is_over = self.is_cut = True
             return False
         self.prices.add(name, self.spent() - before)
-        if cost is None:
-            self.failed.add(name)
-            self.costs_s.pop(name, None)
-            return False
-        self.costs_s.setdefault(name, {})[number] = cost
-        return True
+        if cost is not None:
+            self.costs_s.setdefault(name, {})[number] = cost
+            return True
+        if name == self.present:
+            raise PresentFailedError(name)
+        self.failed.add(name)
+        self.costs_s.pop(name, None)
+        return False
 
     def _find_room(self, name: str, number: int, kept: float | None) -> float:
         """The share of the budget that a trial may take."""
@@ -347,25 +352,28 @@ def race(
     """
     prices = _Prices(present=surrogate.names[0])
     run = _Race(surrogate=surrogate, measure=measure, spent=spent, rules=rules, prices=prices)
+    # A round of the present configuration alone shows the price of a trial.
     run.run_round([], 0.0)
-    if not run.costs_s and not run.failed:
+    if not run.costs_s:
         raise NoRoomError
-    while run.present not in run.failed:
+    _search(run)
+    if len(run.costs_s) == 1:
+        _try_one(run)
+    return _finish(run)
+
+
+def _search(run: _Race) -> None:
+    """Run rounds while there is room, and while a configuration may be better than the leader."""
+    while True:
         posterior = run.fit()
         kept = run.share_to_keep(run.find_leader(posterior))
         # `room` is the number of trials of other configurations for which there is room.
         room = (1 - run.spent() - kept - run.prices.expect(run.present)) / run.prices.usual
         if room < 1 or not run.is_open(posterior):
-            break
+            return
         count = min(max(SMALLEST_ROUND, int(room / USUAL_ROUNDS)), LARGEST_ROUND, int(room))
         if not run.run_chosen(posterior, count, kept):
-            break
-    if len(run.costs_s) == 1 and run.present not in run.failed:
-        _try_one(run)
-    result = None if run.present in run.failed else _finish(run)
-    if result is None or run.present in run.failed:
-        raise PresentFailedError(run.present)
-    return result
+            return
 
 
 def _try_one(run: _Race) -> None:
@@ -423,7 +431,7 @@ def _confirm(run: _Race, winner: str) -> list[Mapping[str, float]]:
         if is_extra and run.spent() + run.prices.expect_round(winner) + finishing > 1:
             break
         ran = run.run_round([winner], finishing if is_extra else None)
-        if not ran or run.present in run.failed or run.is_over:
+        if not ran or run.is_over:
             break
         confirmed.append({name: run.costs_s[name][number] for name in (run.present, winner)})
     return confirmed
