@@ -101,7 +101,7 @@ def time_batches(job: Job, prepared: PreparedData) -> BatchTimes:
 def merge_batches(one: BatchTimes, other: BatchTimes) -> BatchTimes:
     """The times of two passes of the same job together, with the difference of the passes.
 
-    The time of the first batch and the number of threads are those of `one`.
+    The time of the first batch and the number of threads are taken from `one`.
     """
     seconds = [stats.mean(each.load_s) + stats.mean(each.step_s) for each in (one, other)]
     return replace(

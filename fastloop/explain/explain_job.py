@@ -122,7 +122,7 @@ def check_request(requests: Sequence[JobRequest], command: str = "explain") -> J
 
 
 def _without_sweep(overrides: Sequence[str]) -> tuple[str, ...]:
-    """The overrides without those of OF_THIS_COMMAND, for the command line of a change."""
+    """The overrides without settings of OF_THIS_COMMAND, for the command line of a change."""
     return tuple(each for each in overrides if each.partition("=")[0] not in OF_THIS_COMMAND)
 
 

@@ -166,7 +166,7 @@ def explain_loop(
     watch = LoadWatch()
     timed, without_steps_s = _run_rounds(loop, openers, trials, seconds, watch)
     load = watch.summary()
-    # {}: the hidden work is unknown, as that of any loader except a DataLoader. None: nothing
+    # {}: the hidden work is unknown, as with any loader except a DataLoader. None: nothing
     # overlaps with the steps, as with a DataLoader without workers.
     work_s: dict[Part, float] | None = {}
     if isinstance(loader, DataLoader):

@@ -165,7 +165,7 @@ def _limit_copy(
 def _clip_rungs(
     seconds: Mapping[Part, np.ndarray], rungs: Sequence[Part], share: np.ndarray
 ) -> Mapping[Part, np.ndarray]:
-    """Limit the draws of these rungs to the job's draws, plus or minus this share of them."""
+    """Limit the draws of these rungs: each differs by at most this share from the job's draw."""
     job = seconds[list(seconds)[-1]]
     low, high = (1 - share) * job, (1 + share) * job
     return {

@@ -34,7 +34,7 @@ class PartCosts:
 
     decoders: dict[str, float] = field(default_factory=dict)
     """Name of a decoder -> its time for an image, relative to the present decoder's time. The
-    decoders are those that are quicker and deliver the same pixels."""
+    decoders are quicker, and deliver the same pixels."""
     batch_transform_s: float | None = None
     """Time to transform a whole batch on the device; None: there is no transform, or it takes no
     batch."""
@@ -116,7 +116,7 @@ def _last_rung_of_delivery(times: Round) -> Part:
     """The rung on which batches are ready before the clock starts: they are only copied to the
     device, and perhaps transformed there. All rungs above it are parts of loading."""
     rungs = list(times)
-    # Samples that are transformed on the device have their rung below that of the hand-off. Other
+    # Samples that are transformed on the device have their rung below the hand-off's. Other
     # loaders than DataLoader have a single rung of loading, the last one.
     first = rungs.index(Part.HAND_OFF) if Part.HAND_OFF in times else len(rungs) - 1
     return rungs[first - 1]

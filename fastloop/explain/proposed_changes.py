@@ -1,4 +1,4 @@
-"""Propose changes of a job that are worth predicting, and read those that the user names."""
+"""Propose changes of a job that are worth predicting, and read the changes that the user names."""
 
 from __future__ import annotations
 

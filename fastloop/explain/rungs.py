@@ -39,7 +39,7 @@ def rungs_of(job: Job, prepared: PreparedData) -> tuple[Part, ...]:
 def _rung_of_loading(job: Job) -> Part:
     """The only rung of loading, for a loader that is not built on torch's DataLoader.
 
-    The rung is UNATTRIBUTED if the loader may read files other than those of its data.
+    The rung is UNATTRIBUTED if the loader may read files that do not belong to its data.
     """
     if traits_of(LoaderTraits, job.loader).unknown_files:
         return Part.UNATTRIBUTED

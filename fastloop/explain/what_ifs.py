@@ -61,7 +61,7 @@ def find_changed_jobs(
 ) -> list[ChangedJob]:
     """The changes that this machine and this data support, each with the changed job.
 
-    overrides: those of the job's command line. compose: makes a job from overrides.
+    overrides: the overrides of the job's command line. compose: makes a job from overrides.
     """
     found = []
     for change in changes:
@@ -170,8 +170,8 @@ def list_what_ifs(
 ) -> tuple[WhatIf, ...]:
     """All changes, the best first: the tried ones by their gain, then the others by prediction.
 
-    gains: name of a tried change -> its realised gain. request: that of the unchanged job, for the
-    command lines.
+    gains: name of a tried change -> its realised gain. request: the request of the unchanged job,
+    for the command lines.
     """
     what_ifs = [
         WhatIf(

@@ -77,7 +77,7 @@ def drop_slow_starts(candidates: Candidates) -> Candidates:
 
 
 def drop_unaffordable(candidates: Candidates, pilot: Pilot, bounds: Bounds) -> Candidates:
-    """Drop candidates that exceed the bounds, and those with a store that can't be written.
+    """Drop candidates that exceed the bounds, and candidates with a store that can't be written.
 
     pilot: the first measurements of the present configuration.
     """

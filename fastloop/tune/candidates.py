@@ -49,7 +49,7 @@ Compose = Callable[[Sequence[str]], Job]
 
 @dataclass(frozen=True, kw_only=True)
 class Candidates:
-    """The combinations of a space that may be raced, and the number of those that may not."""
+    """The combinations of a space that may be raced, and the number of the other combinations."""
 
     found: tuple[ChangedJob, ...]
     """The candidates, without the present configuration."""

@@ -33,7 +33,7 @@ Space = Mapping[str, Sequence[str]]
 def fit_space(
     space: Space, present: Job, own_loader: str, *, is_short: bool, waits: bool
 ) -> tuple[Space, list[str]]:
-    """Choose the values of the default space to try; returns them with notes on the others.
+    """Choose the values of the default space to try; returns them with notes on values left out.
 
     own_loader: name of the present job's loader. is_short: True if the budget has no time for a
     large space. waits: True if samples wait rather than compute.

@@ -46,7 +46,7 @@ class JobTrials:
     user_limit_s: float = field(init=False)
     """The user's own limit of a trial, in seconds."""
     ending_s: float = field(init=False)
-    """Seconds that are reserved for reporting the outcome, besides those for each job that has
+    """Seconds that are reserved for reporting the outcome, besides the time for each job that has
     begun."""
     _orders: dict[int, list[str]] = field(default_factory=dict)
     """Names in the order of their trials, by number of the round."""
@@ -68,7 +68,7 @@ class JobTrials:
         self._orders.setdefault(number, []).append(name)
         self._prepare_within(name, room)
         # A job loses its earlier trials if, for example, code has changed. The costs of its passes
-        # are then those of the old code, so they are removed, too.
+        # then belong to the old code, so they are removed, too.
         if not state.result.trials:
             self.file.costs.pop(name, None)
         is_new = self._is_new(name, number)

@@ -206,8 +206,8 @@ class LoopTrials:
     """Called with each batch."""
     device: torch.device
     same_data: bool
-    """True: samples are compared with those of the present loader, if it delivers the same ones in
-    two epochs. False: only the numbers of samples are compared."""
+    """True: samples are compared with the present loader's, if two epochs of that loader have the
+    same samples. False: only the numbers of samples are compared."""
     min_window_s: float
     """Whole epochs are repeated until a measurement takes this many seconds."""
     budget_s: float

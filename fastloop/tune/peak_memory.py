@@ -1,4 +1,4 @@
-"""Observe the peak memory of the present configuration, and forecast that of other ones.
+"""Observe the peak memory of the present configuration, and forecast the peaks of other ones.
 
 Memory is the sum of the PSS (proportional set size) of a job's process and its workers: a page that
 several of these processes share counts once. `observe_memory` runs passes of the present job,

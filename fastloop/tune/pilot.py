@@ -1,8 +1,9 @@
 """Run the pilot of a tuning: measurements of the present configuration before the race.
 
-The pilot prepares the data, and times batches one by one; explain's model predicts other
-configurations from these times. It also observes the memory of passes, from which peak_memory.py
-forecasts that of other configurations. A pass is an epoch, or a part of one, outside of trials.
+The pilot prepares the data, and times batches one by one. From these times, explain's model
+predicts other configurations. The pilot also observes the memory of passes, from which
+peak_memory.py forecasts the memory of other configurations. A pass is an epoch, or a part of one,
+outside of trials.
 """
 
 from __future__ import annotations

@@ -171,7 +171,7 @@ def first_pass_within(spending: Spending, time_pass: Callable[[Deadline], FirstP
     """Run the first pass of the present job, by time_pass, which gets a deadline.
 
     Raises UsageError if the pass takes so long that the budget has no time for a race. If the first
-    samples show that reading all of them would take far too long, the error is raised at once.
+    samples show that reading all samples would take far too long, the error is raised at once.
     """
     budget_s, begun_s = spending.budget.seconds, spending.seconds_used
     if budget_s is None:

@@ -3,8 +3,8 @@
 `race` runs rounds, in which each chosen configuration gets one trial, and returns a `RaceResult`.
 Each round runs the present configuration (the user's own), the leader (the fastest so far), and the
 configurations that look most promising to the surrogate, a model of the costs that learns from the
-trials. First many configurations get one trial each. Then those that can't be told apart from the
-leader get more.
+trials. First many configurations get one trial each. Then the configurations that can't be told
+apart from the leader get more.
 
 Fresh rounds then confirm the gain of the winner. The rounds of the race would promise too much,
 because a race picks the luckiest of many configurations.
@@ -140,12 +140,12 @@ class RaceRules:
     for the same number of passes of the present configuration."""
     first: tuple[str, ...] = ()
     """Names of the configurations about which the predictions tell least. They fill up to half of
-    each round, in this order, until each of them has run once."""
+    each round, in this order, until each has run once."""
 
 
 @dataclass(kw_only=True)
 class _Prices:
-    """The shares of the budget that trials have cost, and those that further trials will cost."""
+    """The shares of the budget that trials have cost, and that further trials will cost."""
 
     present: str
     """Name of the present configuration."""
@@ -207,7 +207,7 @@ class _Race:
     def run_round(self, names: Sequence[str], kept: float | None) -> list[str]:
         """Run a round of the present configuration and `names`, as far as there is room.
 
-        Returns those of `names` that have run. kept: the share of the budget that must be left
+        Returns the part of `names` that has run. kept: the share of the budget that must be left
         after the round; None: earlier rounds have kept room for this one.
         """
         # The order is random, so that noise that drifts within a round favours nobody. The number
@@ -222,7 +222,7 @@ class _Race:
     def run_chosen(self, posterior: Posterior, count: int, kept: float) -> list[str]:
         """Run a round of the most promising names, as `run_round` does.
 
-        If all of them fail, the next ones take their places in the same round.
+        If all chosen names fail, the next ones take their places in the same round.
         """
         failed = len(self.failed)
         ran = self.run_round(self.choose_round(posterior, count), kept)
@@ -290,7 +290,7 @@ class _Race:
 
     def is_open(self, posterior: Posterior) -> bool:
         """True while a configuration may be better than the leader by enough to matter."""
-        # The sum of the chances is an upper bound of the chance that any of them is better.
+        # The sum of the chances is an upper bound of the chance that any name is better.
         return sum(self.find_chances(posterior).values()) > LEAST_CHANCE
 
     def find_chances(self, posterior: Posterior) -> dict[str, float]:

@@ -1,7 +1,7 @@
-"""Choose the candidates that are raced, and those that run first.
+"""Choose the candidates that are raced, and the candidates that run first.
 
 A candidate is the present job with a change, see candidates.py. A race has no time for hundreds of
-them, so the most promising ones are raced.
+candidates, so the most promising ones are raced.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def choose_simplest(
     """Choose the simplest change to each loader and decoder, the one with the fewest overrides.
 
     Returns indices of `jobs`, the most promising first. A loader that needs a store of its own is
-    left out: there are a dozen formats of stores, and writing all of them would take the time of
+    left out: there are a dozen formats of stores, and writing all stores would take the time of
     the race. The loaders of EXPECTED_COSTS, which usually win, are not left out.
 
     jobs: the configurations, the present one first. changes: the overrides of each configuration.

@@ -1,6 +1,6 @@
 """Predict the costs of configurations by a surrogate: a model's predictions, corrected by trials.
 
-The model is that of explain or, if it was not measured, a rough expectation (expected_cost.py). The
+The model is explain's or, if it was not measured, a rough expectation (expected_cost.py). The
 surrogate is a Gaussian process of the model's error, the logarithm of cost / prediction. The errors
 of configurations with common settings are correlated, so a trial of one configuration also tells
 about others: if a setting helps one loader, it is tried with the other loaders next. The trials of
