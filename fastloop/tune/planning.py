@@ -128,7 +128,7 @@ def plan_tuning(
     pilot = run_pilot(first, workers, _limit_pilot(settings, spending))
     check_memory(pilot, settings.memory_limit_mib)
     check_trial_time(pilot, spending)
-    affordable = drop_unaffordable(found, pilot, _bound_candidates(settings))
+    affordable = drop_unaffordable(found, pilot, _limit_candidates(settings))
     # A budget such as 10% is a share of this number of trials, which is not known before.
     spending.exhaustive = (1 + len(affordable.found)) * request.job.most_trials
     predict = partial(_predict, pilot, first.waits)
@@ -153,7 +153,7 @@ def plan_tuning(
     )
 
 
-def _bound_candidates(settings: TuneSettings) -> Bounds:
+def _limit_candidates(settings: TuneSettings) -> Bounds:
     """The memory and the time that the settings and the machine leave to a candidate."""
     return Bounds(
         memory_mib=settings.memory_limit_mib or usable_mib(),
