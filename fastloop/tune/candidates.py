@@ -57,7 +57,7 @@ class Candidates:
     """Reason -> number of the combinations that are left out for this reason."""
 
     def drop(self, find_reason: Callable[[Job, Change], str]) -> Candidates:
-        """These candidates without some, which are counted as left out.
+        """Drop candidates; returns the rest, with the dropped ones counted as left out.
 
         find_reason: returns the reason to drop a candidate; empty: it is kept.
         """
