@@ -281,8 +281,8 @@ def describe_tuned(
         patch = call.patch
         lines += [call.advice or f"change: {change.name}", *(f"{each}." for each in call.notes)]
     lines += [
-        f"not tuned: {other.name}, in which up to {savable_s(other):.1f} s of {other.seconds:.1f} s "
-        f"may be saved, as against {savable_s(loop):.1f} s"
+        f"not tuned: {other.name}, in which up to {savable_s(other):.1f} s of "
+        f"{other.seconds:.1f} s may be saved, as against {savable_s(loop):.1f} s"
         for other in findings.loops
         if other is not loop
     ]
