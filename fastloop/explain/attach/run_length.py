@@ -21,8 +21,8 @@ shorter run the start of workers weighs more than in the whole script."""
 FEWEST_BATCHES, MOST_BATCHES = 5, 10_000
 """Bounds of the number of batches in a run."""
 FEWEST_PASSES, MOST_FACTOR = 2, 3
-"""Workers start and end in each pass, so a run should contain FEWEST_PASSES passes. If these passes
-take more than MOST_FACTOR times USUAL_S, a run may be shorter."""
+"""Number of passes that a run should contain, as workers start and end in each pass, and maximum
+of their time as a multiple of USUAL_S."""
 MOST_OF_ROUND = (5, 3, 2)
 """Maximum number of changes in each of the first rounds. The last number also holds for all later
 rounds."""
