@@ -87,7 +87,11 @@ def try_changes(
     best = attempts.best()
     if best is None:
         return tried
-    comparison = _compare_in_time(runner, hashed, attempts, best.change, limits, end)
+    if end.is_interrupted:
+        comparison = _without_comparison(INTERRUPTED)
+    else:
+        run_s = attempts.baseline.run_s
+        comparison = _compare_runs(runner, hashed, best.change, limits, run_s)
     return _recommend(tried, runner, found, best.change, comparison)
 
 
@@ -192,29 +196,16 @@ class _Comparison:
     losses: LossComparison = field(default_factory=LossComparison)
 
 
-def _compare_in_time(
-    runner: ScriptRunner,
-    first: HashedRun,
-    attempts: Attempts,
-    change: Change,
-    limits: RunLimits,
-    end: EndOfRounds,
-) -> _Comparison:
-    """Compare the samples and losses with the change if there was no signal and there is time."""
-    if end.is_interrupted:
-        return _without_comparison(INTERRUPTED)
-    if not limits.deadline.has_room(COMPARISON_RUNS * attempts.baseline.run_s):
-        return _without_comparison("the time was used up")
-    return _compare_runs(runner, first, change, limits)
-
-
 def _compare_runs(
-    runner: ScriptRunner, first: HashedRun, change: Change, limits: RunLimits
+    runner: ScriptRunner, first: HashedRun, change: Change, limits: RunLimits, run_s: float
 ) -> _Comparison:
     """Compare the samples and losses of a run with the change to those of runs without it.
 
-    The runs without the change are the first run and a repetition of it.
+    The runs without the change are the first run and a repetition of it. run_s: seconds of a run
+    without the change; nothing is compared if no time is left for COMPARISON_RUNS such runs.
     """
+    if not limits.deadline.has_room(COMPARISON_RUNS * run_s):
+        return _without_comparison("the time was used up")
     try:
         again, changed = (runner.rerun_hashed(each, limits.next_run_s) for each in (AS_IS, change))
     except Unsupported as error:
