@@ -180,8 +180,10 @@ def _enter_only_rank(arguments: list[str]) -> list[str]:
 
 
 def _tune_loop_of_script(budget_s: float, arguments: list[str]) -> None:
-    """Observe the script, race settings of the DataLoader of the loop in which other settings may
-    save most, and print the fastest ones."""
+    """Observe the script, race settings of one DataLoader, and print the fastest settings.
+
+    It is the DataLoader of the loop in which other settings may save most.
+    """
     from fastloop.core.machine_counters import process_begun_ns
     from fastloop.explain.attach.launch import make_record_folder
     from fastloop.sweep.progress import share_reports

@@ -1,6 +1,6 @@
-"""Keep the DataLoaders of a script's process apart, and record the facts about each of them once.
+"""Number the DataLoaders of a script's process, and record the facts about each DataLoader once.
 
-Every DataLoader and every dataset gets a number, by which the records of loops refer to it.
+The records of loops refer to a DataLoader by its number. Datasets have numbers, too.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ DATASET_NUMBERS = itertools.count()
 
 
 class LoaderRegistry:
-    """The DataLoaders of this process. log: gets the facts about them."""
+    """The DataLoaders of this process. log: gets the facts about each DataLoader."""
 
     def __init__(self, log: EventLog) -> None:
         self.lengths = SamplerLengths(log)
