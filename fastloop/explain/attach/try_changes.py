@@ -186,7 +186,7 @@ def _describe_changes(found: LoopFindings, attempts: Attempts) -> tuple[TriedCha
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Comparison:
+class _RunComparison:
     """The samples and losses of the first pass with a change, beside those without it."""
 
     same_samples: bool | None = None
@@ -198,7 +198,7 @@ class _Comparison:
 
 def _compare_runs(
     runner: ScriptRunner, first: HashedRun, change: Change, limits: RunLimits, run_s: float
-) -> _Comparison:
+) -> _RunComparison:
     """Compare the samples and losses of a run with the change to those of runs without it.
 
     The runs without the change are the first run and a repetition of it. run_s: seconds of a run
@@ -215,12 +215,12 @@ def _compare_runs(
         return _without_comparison(INTERRUPTED)
     same, reason = _compare_samples(first.digests, again.digests, changed.digests)
     losses = compare_losses(first.losses, again.losses, changed.losses)
-    return _Comparison(same_samples=same, not_compared=reason, losses=losses)
+    return _RunComparison(same_samples=same, not_compared=reason, losses=losses)
 
 
-def _without_comparison(reason: str) -> _Comparison:
+def _without_comparison(reason: str) -> _RunComparison:
     """Neither samples nor losses were compared, for that reason."""
-    return _Comparison(not_compared=reason, losses=LossComparison(not_compared=reason))
+    return _RunComparison(not_compared=reason, losses=LossComparison(not_compared=reason))
 
 
 def _compare_samples(
@@ -244,7 +244,7 @@ def _recommend(
     runner: ScriptRunner,
     found: LoopFindings,
     change: Change,
-    comparison: _Comparison,
+    comparison: _RunComparison,
 ) -> TriedLoop:
     """`tried` with a recommendation of the change: its comparison, its patch, and notes on it."""
     call = patch_call(found.facts, change)
