@@ -20,9 +20,10 @@ from fastloop.core.seeds import epoch_seed
 from fastloop.fastloader.checkpoint import HAS_ENDED, STREAMED, State
 from fastloop.fastloader.columns.column import Tree
 from fastloop.fastloader.failed_batch import NO_BATCH, FailedBatch, Unstoppable, try_batch
+from fastloop.fastloader.global_draws import draw_globally
 from fastloop.fastloader.loader_settings import WorkerProcesses
 from fastloop.fastloader.order import StreamOrder
-from fastloop.fastloader.sample_draws import COLLATE, SAMPLE, Begin, SampleDraws, draw_globally
+from fastloop.fastloader.sample_draws import COLLATE, SAMPLE, Begin, SampleDraws
 
 
 @dataclass(frozen=True)

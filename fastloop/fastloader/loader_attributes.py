@@ -10,9 +10,9 @@ import torch
 from torch.utils import _pytree as pytree
 from torch.utils.data import Dataset, default_collate, default_convert
 
+from fastloop.fastloader.batch_transform import draws_once
 from fastloop.fastloader.columns.column import Tree
 from fastloop.fastloader.open_source import ColumnDataset
-from fastloop.fastloader.sample_draws import draws_once
 from fastloop.fastloader.thread_access import CollateFn
 
 

@@ -40,20 +40,14 @@ from fastloop.fastloader.bytes_ahead import BytesAhead, UsualSize
 from fastloop.fastloader.column_source import ColumnSource
 from fastloop.fastloader.dataset_source import DatasetSource
 from fastloop.fastloader.device_copy import DeviceCopies
+from fastloop.fastloader.global_draws import GlobalDraws, draw_globally
 from fastloop.fastloader.iterable_source import StreamBatches
 from fastloop.fastloader.loader_tuning import Tuning
 from fastloop.fastloader.loop_or_threads import LoopOrThreads
+from fastloop.fastloader.private_draws import draw_privately
 from fastloop.fastloader.process_batches import ProcessBatches
 from fastloop.fastloader.reader_turns import ReaderTurns
 from fastloop.fastloader.running_epoch import Running
-from fastloop.fastloader.sample_draws import (
-    GlobalDraws,
-    draw_globally,
-    draw_privately,
-    find_global_draws,
-    make_seeded,
-    make_seeded_once,
-)
 from fastloop.fastloader.thread_map import Part, map_ahead, map_parts_ahead
 from fastloop.fastloader.thread_modes import ThreadModes, read_modes
 
@@ -339,18 +333,18 @@ class Work:
         assert self.draws is not None
         finish = partial(self._finish_here, staged)
         if not self.can_repeat:
-            return make_seeded_once(finish, self.draws)
+            return self.draws.make_seeded_once(finish)
         # make_seeded may repeat the stages. Batches that were gathered before can't be used twice,
         # because a transform may change them in place.
         if staged.num_done:
             with draw_globally():
                 return finish()
-        return make_seeded(finish, self.draws)
+        return self.draws.make_seeded(finish)
 
     def _finish_and_find(self, staged: StagedGroup) -> StagedGroup:
         """The group after its other stages; `draws` notes the generators from which these draw."""
         assert self.draws is not None
-        with find_global_draws(self.draws, for_threads=bool(self.tuning.num_threads)):
+        with self.draws.find(for_threads=bool(self.tuning.num_threads)):
             finished = self._finish_here(staged)
         if self.tuning.num_threads:
             _warn(self.draws.shared)

@@ -12,6 +12,7 @@ from typing import ClassVar, NamedTuple
 
 import numpy as np
 
+from fastloop.fastloader.batch_transform import seed_transform
 from fastloop.fastloader.batching import Groups, group_batches
 from fastloop.fastloader.checkpoint import State
 from fastloop.fastloader.column_source import ColumnSource
@@ -24,7 +25,7 @@ from fastloop.fastloader.order import EpochOrder, LoaderOrder, StreamOrder
 from fastloop.fastloader.paced_samplers import PacedGroups, read_batches, without_sampler
 from fastloop.fastloader.process_reading import start_reading
 from fastloop.fastloader.reading import Reading
-from fastloop.fastloader.sample_draws import SampleDraws, seed_transform
+from fastloop.fastloader.sample_draws import SampleDraws
 from fastloop.fastloader.torch_draws import EpochStart
 
 

@@ -17,10 +17,10 @@ from fastloop.core.thread_turns import HANDOVER_NS
 from fastloop.fastloader.batch_stages import Results, Stage, StagedGroup
 from fastloop.fastloader.bytes_ahead import count_nbytes
 from fastloop.fastloader.failed_batch import FailedBatch, try_batch
+from fastloop.fastloader.global_draws import GlobalDraws
 from fastloop.fastloader.loader_tuning import Tuning
 from fastloop.fastloader.loop_or_threads import LoopOrThreads
 from fastloop.fastloader.read_times import measure_reading, read_clocks
-from fastloop.fastloader.sample_draws import GlobalDraws
 
 LOG = logging.getLogger("fastloop")
 STAYS_IN_LOOP = "FastLoader reads in the loop, as its thread failed: %r"
