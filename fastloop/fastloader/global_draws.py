@@ -10,7 +10,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, TypeVar
 
@@ -31,6 +31,10 @@ class GlobalDraws:
     seeded: set[str] = field(default_factory=set)
     """All generators from which samples draw, which the loop seeds for each sample. "torch" is
     among them even if all of its draws can be redirected."""
+
+    def copy(self) -> GlobalDraws:
+        """A copy, to which later findings are not added."""
+        return replace(self, seeded={*self.seeded})
 
     @contextmanager
     def find(self, *, for_threads: bool) -> Iterator[None]:
