@@ -14,7 +14,7 @@ import numpy as np
 
 from fastloop.fastloader.batch_transform import seed_transform
 from fastloop.fastloader.batching import Groups, group_batches
-from fastloop.fastloader.checkpoint import State
+from fastloop.fastloader.checkpoint import Progress
 from fastloop.fastloader.column_source import ColumnSource
 from fastloop.fastloader.columns.column import Tree
 from fastloop.fastloader.dataset_source import BatchSource, prepare_source
@@ -65,35 +65,38 @@ class PythonEpochs:
         """Do nothing: only the native core makes batches in pieces, and records their times."""
 
     def start(
-        self, order: EpochOrder, state: State, finish: Callable[[], None], epoch_start: EpochStart
+        self,
+        order: EpochOrder,
+        progress: Progress,
+        finish: Callable[[], None],
+        epoch_start: EpochStart,
     ) -> Iterator[Tree]:
-        """Iterate over the rest of an epoch, and count its batches in the state.
+        """Iterate over the rest of an epoch, and count its batches in `progress`.
 
-        order: the order of the epoch. state: the position in the epoch at which to begin. finish:
-        called after the last batch. epoch_start: the seeds of the epoch, and the states of random
-        generators.
+        order: the order of the epoch. finish: called after the last batch. epoch_start: the seeds
+        of the epoch, and the states of random generators.
         """
         seeds = epoch_start.seeds
-        draws = SampleDraws(seeds.samples, state["epoch"], seeds.is_base, seeds.is_drawn_each_epoch)
+        draws = SampleDraws(seeds.samples, progress.epoch, seeds.is_base, seeds.is_drawn_each_epoch)
         # The first draws of a sampler or an order are part of the start of the epoch, so they are
         # made inside the context that restores the random generators.
         with epoch_start.restored:
-            plan = self.plan(order, state, epoch_start, draws)
+            plan = self.plan(order, progress, epoch_start, draws)
         source = prepare_source(plan.source, plan.tuning.num_threads, draws)
         transform = seed_transform(self.transform, draws.begin, self.is_batched)
         batches, groups = start_reading(self.reading.processes, source, plan.groups, draws)
         pipeline = replace(self.reading.pipeline, tuning=plan.tuning)
-        return pipeline.start(batches, groups, transform).deliver(state, finish, plan.draw_for)
+        return pipeline.start(batches, groups, transform).deliver(progress, finish, plan.draw_for)
 
     def plan(
-        self, order: EpochOrder, state: State, epoch_start: EpochStart, draws: SampleDraws
+        self, order: EpochOrder, progress: Progress, epoch_start: EpochStart, draws: SampleDraws
     ) -> EpochPlan:
         """The plan of the rest of an epoch; the indices of its first batches have been drawn."""
         source = self.reading.source
-        delivered = int(state["delivered"])
+        delivered = int(progress.delivered)
         if isinstance(order, StreamOrder):
             assert isinstance(source, IterableSource)
-            batches = source.start(order, state, draws)
+            batches = source.start(order, progress, draws)
             groups = number_batches(order, delivered)
             return EpochPlan(batches, groups, self.reading.pipeline.tuning)
         assert not isinstance(source, IterableSource)
