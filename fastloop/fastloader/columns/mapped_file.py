@@ -78,7 +78,7 @@ def find_file(array: Any) -> MappedFile | None:
         status = os.stat(path)
         # Of another size, another file has taken this path. size() raises ValueError for a closed
         # map.
-        if status.st_size != whole._mmap.size():
+        if status.st_size != whole._mmap.size():  # pyright: ignore[reportAttributeAccessIssue]
             return None
     except (OSError, ValueError):
         return None
