@@ -123,7 +123,7 @@ class IterableSource:
         If the iterable has no state of its own, the samples of batches that were delivered before
         are read again and skipped. opened: the result of `_open`.
         """
-        size = order.batch_size or 1
+        size = order.rows_per_batch
         first = int(progress.delivered)
         skipped = self._restore(progress, first)
         if progress.start.of_iterable.get(HAS_ENDED):
@@ -211,7 +211,7 @@ def number_batches(order: StreamOrder, delivered: int) -> Iterator[list[np.ndarr
 
     delivered: number of batches of the epoch that were delivered before.
     """
-    size = order.batch_size or 1
+    size = order.rows_per_batch
     return ([np.arange(number * size, (number + 1) * size)] for number in count(delivered))
 
 

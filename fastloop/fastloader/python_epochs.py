@@ -17,13 +17,12 @@ from fastloop.fastloader.batching import Groups, group_batches
 from fastloop.fastloader.checkpoint import Progress
 from fastloop.fastloader.column_source import ColumnSource
 from fastloop.fastloader.columns.column import Tree
-from fastloop.fastloader.dataset_source import BatchSource, prepare_source
+from fastloop.fastloader.dataset_source import BatchSource, DatasetSource, prepare_source
 from fastloop.fastloader.iterable_source import IterableSource, StreamBatches, number_batches
 from fastloop.fastloader.large_files import may_read_directly, use_direct_reads
 from fastloop.fastloader.loader_tuning import Tuning, slow_down
 from fastloop.fastloader.order import EpochOrder, LoaderOrder, StreamOrder
 from fastloop.fastloader.paced_samplers import PacedGroups, read_batches, without_sampler
-from fastloop.fastloader.process_reading import start_reading
 from fastloop.fastloader.reading import Reading
 from fastloop.fastloader.sample_draws import SampleDraws
 from fastloop.fastloader.torch_draws import EpochStart
@@ -84,9 +83,14 @@ class PythonEpochs:
             plan = self.plan(order, progress, epoch_start, draws)
         source = prepare_source(plan.source, plan.tuning.num_threads, draws)
         transform = seed_transform(self.transform, draws.begin, self.is_batched)
-        batches, groups = start_reading(self.reading.processes, source, plan.groups, draws)
+        groups = plan.groups
+        if self.reading.processes is not None:
+            # Only a Dataset is read by processes, see choose_processes.
+            assert isinstance(source, DatasetSource)
+            source = self.reading.processes.start(source, groups, draws)
+            groups = source.groups()
         pipeline = replace(self.reading.pipeline, tuning=plan.tuning)
-        return pipeline.start(batches, groups, transform).deliver(progress, finish, plan.draw_for)
+        return pipeline.start(source, groups, transform).deliver(progress, finish, plan.draw_for)
 
     def plan(
         self, order: EpochOrder, progress: Progress, epoch_start: EpochStart, draws: SampleDraws

@@ -76,8 +76,8 @@ def find_file(array: Any) -> MappedFile | None:
         return None
     try:
         status = os.stat(path)
-        # Of another size, another file has taken this path. size() raises ValueError for a closed
-        # map.
+        # If the size differs from the map's, another file now has this path. A closed map has no
+        # size, and raises ValueError.
         if status.st_size != whole._mmap.size():  # pyright: ignore[reportAttributeAccessIssue]
             return None
     except (OSError, ValueError):
@@ -93,9 +93,10 @@ def find_file(array: Any) -> MappedFile | None:
 
 def _path_of(array: Any) -> Any:
     """The path of the file that a memory map shows; None for any other object."""
-    # A map that was made of an open file may have no path. An array that numpy has computed from a
-    # map is a memmap, too, but shows no file.
-    return None if getattr(array, "_mmap", None) is None else getattr(array, "filename", None)
+    # An array that numpy has computed from a map is a np.memmap, too, but shows no file.
+    if getattr(array, "_mmap", None) is None:
+        return None
+    return getattr(array, "filename", None)
 
 
 def _file_offset(array: Any, address: int) -> int:
