@@ -269,20 +269,18 @@ class Randomness:
         return states
 
     def draw_base(self, moments: DrawMoments, loaded: RandomStates | None) -> RandomStates:
-        """The base seed of an epoch that begins, with the states that its order depends on.
+        """The base seed of an epoch that begins, added to the random states of a loaded state.
 
-        The base seed is the number that DataLoader draws in iter(), see torch_draws.py.
+        The base seed is the number that DataLoader draws in iter(), see torch_draws.py. If a loaded
+        state has none, because it was saved before its epoch drew a base seed, the result has the
+        number that its epoch would have drawn.
 
-        loaded: the random states of a loaded state; None: the epoch continues no state. A loaded
-        state without a base seed was saved before its epoch drew one. The seed is then the number
-        that this epoch would have drawn. A loader without a generator also draws a number from
-        torch's global generator then, unless `moments` keeps a base seed.
+        loaded: None: the epoch continues no state.
         """
         if loaded is None:
             return {BASE_SEED: moments.draw_base(self.generator)}
         self._check(loaded)
         drawn = dict(loaded)
-        # The epoch of the loaded state had already drawn its base seed.
         if BASE_SEED in drawn:
             moments.keep_base(drawn[BASE_SEED])
         elif self.generator is not None:
@@ -291,7 +289,9 @@ class Randomness:
             drawn[BASE_SEED] = moments.draw_base(self.generator)
             drawn["generator"] = self.generator.get_state()
         else:
-            drawn[BASE_SEED] = self._draw_as_then(drawn, moments.draw_base(self.generator))
+            # The program's own draws stay those that it makes with a DataLoader, so a number is
+            # drawn from torch's global generator, too, unless `moments` has kept a base seed.
+            drawn[BASE_SEED] = self._draw_as_then(drawn, moments.draw_base(None))
             moments.keep_base(drawn[BASE_SEED])
         return drawn
 

@@ -7,9 +7,7 @@ then uses the new value.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import replace
 from functools import partial
-from itertools import chain
 from operator import attrgetter
 from typing import Any, Generic, TypeVar
 
@@ -425,25 +423,6 @@ class FastLoader(Generic[T_co]):
         With seed=None the indices are drawn as the batch sampler of a DataLoader draws them.
         """
         return self._batches_of(self._epochs.order)
-
-    def _single_indices(self) -> Iterator[int]:
-        """The indices of the next epoch one by one, as a DataLoader's sampler gives them.
-
-        They include the indices of a batch that drop_last drops.
-        """
-        return chain.from_iterable(self._batches_of(self._whole_order))
-
-    def _num_indices(self) -> int:
-        """The number of indices that `_single_indices` yields."""
-        order = self._whole_order
-        return order.rank_share(order.num_samples)
-
-    @property
-    def _whole_order(self) -> LoaderOrder:
-        """The order with the indices of a batch that drop_last drops."""
-        order = self._epochs.order
-        assert isinstance(order, LoaderOrder)
-        return replace(order, batch_sampler=None, drop_last=False)
 
     def _batches_of(self, order: EpochOrder) -> Iterator[list[int]]:
         """The batches of the next epoch's indices in this order."""

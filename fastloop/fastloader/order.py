@@ -189,8 +189,8 @@ class LoaderOrder:
         generator = self.generator if self.kind is OrderKind.DRAWN else None
         if has_leftover(self.sampler):
             generator = self.sampler.generator  # pyright: ignore
-        # With more samples than MAX_RANDPERM, a user's RandomSampler draws the leftover itself, when
-        # it has been read to its end.
+        # With more samples than MAX_RANDPERM, a user's RandomSampler draws the leftover itself, at
+        # its end.
         if generator is None or self.num_samples > MAX_RANDPERM:
             return None
         return Leftover(self.num_samples, generator, self.num_samples // self.rows_per_batch)

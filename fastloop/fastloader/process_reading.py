@@ -70,14 +70,15 @@ class ProcessReading:
 
 
 def choose_processes(settings: LoaderSettings, source: object) -> ProcessReading | None:
-    """The processes that read a source, if the settings ask for processes and the source needs
-    them; None: threads or the loop read the source.
+    """The processes that read a source, or None if threads or the loop read the source.
+
+    Processes read only a Dataset that threads may not share, and only if the settings ask for
+    processes.
 
     Raises ValueError if this system can't start the processes.
     """
     processes = settings.workers
-    # Threads read the rows of columns without the interpreter's lock, and they read a Dataset that
-    # threads may share.
+    # Threads read the rows of columns without the interpreter's lock.
     if processes is None or not isinstance(source, DatasetSource) or source.is_thread_safe:
         return None
     return ProcessReading(processes, settings.is_in_order)
