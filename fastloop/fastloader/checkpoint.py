@@ -1,9 +1,9 @@
 """The state of a loader, from which the loader can resume within an epoch.
 
-A loader's `state_dict` returns a State as a dict, and `load_state_dict` reads such a dict. Progress
-counts the batches of a running epoch, and Position holds the latest Progress. Randomness saves the
-states of generators and samplers at the start of an epoch, and restores these states when the epoch
-is resumed.
+A loader's `state_dict` returns a State as a dict, and `load_state_dict` reads such a dict.
+EpochProgress counts the batches of a running epoch, and Position holds the latest EpochProgress.
+Randomness saves the states of generators and samplers at the start of an epoch, and restores these
+states when the epoch is resumed.
 """
 
 from __future__ import annotations
@@ -121,7 +121,7 @@ def _read_count(saved: Mapping[str, Any], name: str) -> int:
 
 
 @dataclass
-class Progress:
+class EpochProgress:
     """The state of an epoch that runs, was left early, or is to be continued."""
 
     start: State
@@ -137,7 +137,7 @@ class Progress:
     were made ahead have entries, too."""
 
     @classmethod
-    def of(cls, state: State) -> Progress:
+    def of(cls, state: State) -> EpochProgress:
         """The progress of an epoch that is continued from this state."""
         return cls(state, state.delivered)
 
@@ -168,7 +168,7 @@ class Position:
 
     epoch: int = 0
     """Number of the next iteration's epoch."""
-    progress: Progress | None = None
+    progress: EpochProgress | None = None
     """The epoch that runs, was left early, or was loaded; None: there is no such epoch."""
     is_loaded: bool = False
     """True if the next iteration continues `progress`."""
@@ -176,7 +176,7 @@ class Position:
     def copy(self) -> Position:
         """A copy of this position for another loader."""
         state = self.current()
-        return replace(self, progress=None if state is None else Progress.of(state))
+        return replace(self, progress=None if state is None else EpochProgress.of(state))
 
     def current(self) -> State | None:
         """The state of the epoch as it is now; None if there is no epoch."""
@@ -198,27 +198,27 @@ class Position:
 
     def load(self, state: State) -> None:
         """Load a state, which the next iteration continues."""
-        self.progress = Progress.of(state)
+        self.progress = EpochProgress.of(state)
         self.is_loaded = True
         self.epoch = state.epoch
 
     @property
-    def loaded(self) -> RandomStates | None:
+    def states_to_restore(self) -> RandomStates | None:
         """The random states that the next iteration restores; None if it continues no state."""
         return self.progress.start.drawn_from if self.progress and self.is_loaded else None
 
-    def begin(self, start: Callable[[], State]) -> Progress:
+    def begin(self, start: Callable[[], State]) -> EpochProgress:
         """The progress of the iteration that begins. start: returns the state of a new epoch."""
         if self.progress is None or not self.is_loaded:
-            self.progress = Progress.of(start())
+            self.progress = EpochProgress.of(start())
         return self.progress
 
-    def advance(self, progress: Progress) -> None:
+    def advance(self, progress: EpochProgress) -> None:
         """Let the next iteration begin the epoch after this one."""
         self.is_loaded = False
         self.epoch = progress.epoch + 1
 
-    def finish(self, progress: Progress) -> None:
+    def finish(self, progress: EpochProgress) -> None:
         """Forget an epoch that has been delivered, unless another epoch has begun."""
         if self.progress is progress:
             self.progress = None

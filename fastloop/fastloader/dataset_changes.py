@@ -27,7 +27,7 @@ class DatasetColumn(Protocol):
 
 
 @dataclass(frozen=True)
-class Facts:
+class DatasetFacts:
     """Facts about a dataset, which differ once the dataset has been changed."""
 
     values: tuple[Any, ...] = ()
@@ -44,7 +44,7 @@ class DatasetWatch:
     dataset: Any
     columns: Sequence[DatasetColumn]
     """The columns of the dataset that can tell whether the dataset has changed."""
-    facts: Facts
+    facts: DatasetFacts
 
     def __len__(self) -> int:
         """Return the number of samples that the dataset has now."""
@@ -73,18 +73,18 @@ def watch_dataset(dataset: Any, opened: Any) -> DatasetWatch | None:
     return DatasetWatch(dataset, columns, facts) if columns or facts.values else None
 
 
-def _read_facts(dataset: Any) -> Facts:
+def _read_facts(dataset: Any) -> DatasetFacts:
     """The facts about a TensorDataset or a Hugging Face dataset; empty for other datasets."""
     if type(dataset) is TensorDataset:
         tensors = [each for each in dataset.tensors if isinstance(each, torch.Tensor)]
         others = [type(each) for each in dataset.tensors if not isinstance(each, torch.Tensor)]
         # A detached tensor keeps the memory alive even if the program assigns to .data.
         kept = [tensor.detach() for tensor in tensors]
-        return Facts((*map(_describe_tensor, tensors), *others), kept)
+        return DatasetFacts((*map(_describe_tensor, tensors), *others), kept)
     if type(dataset).__module__.startswith("datasets.") and hasattr(dataset, "_indices"):
         table = dataset.data
-        return Facts((id(table), dataset._indices is None, repr(dataset.format)), [table])
-    return Facts()
+        return DatasetFacts((id(table), dataset._indices is None, repr(dataset.format)), [table])
+    return DatasetFacts()
 
 
 def _describe_tensor(tensor: torch.Tensor) -> tuple[Any, ...]:

@@ -17,7 +17,7 @@ import torch
 from torch.utils.data import DataLoader, IterDataPipe, graph_settings
 
 from fastloop.core.seeds import epoch_seed
-from fastloop.fastloader.checkpoint import DATASET, HAS_ENDED, Progress
+from fastloop.fastloader.checkpoint import DATASET, HAS_ENDED, EpochProgress
 from fastloop.fastloader.columns.column import Tree
 from fastloop.fastloader.failed_batch import NO_BATCH, FailedBatch, Unstoppable, try_batch
 from fastloop.fastloader.global_draws import draw_globally
@@ -55,7 +55,9 @@ class IterableSource:
         """The collate_fn, from which a StopIteration is raised as a RuntimeError."""
         return Unstoppable(self.collate_fn, "the collate_fn")
 
-    def start(self, order: StreamOrder, progress: Progress, draws: SampleDraws) -> StreamBatches:
+    def start(
+        self, order: StreamOrder, progress: EpochProgress, draws: SampleDraws
+    ) -> StreamBatches:
         """The batches of the rest of an epoch; samples are read only when a batch is asked for.
 
         progress: receives the state of the iterable after each batch, unless processes read the
@@ -98,7 +100,7 @@ class IterableSource:
             yield batch
             del batch  # otherwise this frame would hold the batch while it waits for the next one
 
-    def _open(self, progress: Progress, draws: SampleDraws) -> Iterator[Any] | None:
+    def _open(self, progress: EpochProgress, draws: SampleDraws) -> Iterator[Any] | None:
         """The opened iterator, if the iterable is itself an iterator; otherwise None.
 
         A sample that such an iterable has yielded can't be read again. So the iterable's state is
@@ -116,7 +118,11 @@ class IterableSource:
         return opened
 
     def _read(
-        self, order: StreamOrder, progress: Progress, begin: Begin, opened: Iterator[Any] | None
+        self,
+        order: StreamOrder,
+        progress: EpochProgress,
+        begin: Begin,
+        opened: Iterator[Any] | None,
     ) -> Iterator[Tree | FailedBatch]:
         """Yield the batches of the rest of an epoch.
 
@@ -148,7 +154,7 @@ class IterableSource:
             if has_ended:
                 return
 
-    def _restore(self, progress: Progress, first: int) -> int:
+    def _restore(self, progress: EpochProgress, first: int) -> int:
         """Restore the iterable's own state, if it was saved; returns the number of batches to skip.
 
         first: number of batches of the epoch that were delivered before.
@@ -160,12 +166,12 @@ class IterableSource:
         self.iterable.load_state_dict(deepcopy(saved))
         return 0
 
-    def _set_epoch(self, progress: Progress) -> None:
+    def _set_epoch(self, progress: EpochProgress) -> None:
         """Call set_epoch of the iterable, if it has this method."""
         if hasattr(self.iterable, "set_epoch"):
             self.iterable.set_epoch(progress.epoch)
 
-    def _note_state(self, progress: Progress, number: int, *, has_ended: bool = False) -> None:
+    def _note_state(self, progress: EpochProgress, number: int, *, has_ended: bool = False) -> None:
         """Note the iterable's own state after `number` batches, if it has a state_dict().
 
         has_ended: True if the iterable has no more samples.

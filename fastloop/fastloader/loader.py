@@ -409,7 +409,7 @@ class FastLoader(Generic[T_co]):
         self._follow_dataset()
         epochs = self._epochs
         position = self._position
-        loaded = position.loaded
+        loaded = position.states_to_restore
         progress = position.begin(partial(epochs.begin_state, position.epoch))
         batches = epochs.start(progress, loaded, partial(position.finish, progress))
         # The position advances last. If an epoch fails to begin, the next iteration is of the same
@@ -427,7 +427,8 @@ class FastLoader(Generic[T_co]):
     def _batches_of(self, order: EpochOrder) -> Iterator[list[int]]:
         """The batches of the next epoch's indices in this order."""
         if isinstance(order, LoaderOrder) and order.follows_dataloader:
-            return draw_batches(order, (self._position.loaded or {}).get(ORDER_SEED))
+            drawn = self._position.states_to_restore or {}
+            return draw_batches(order, drawn.get(ORDER_SEED))
         seed = self.epoch if order.seed is None else epoch_seeds(order.seed, self.epoch).order
         return (batch.tolist() for batch in order.batches(seed))
 

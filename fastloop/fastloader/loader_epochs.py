@@ -12,7 +12,7 @@ from functools import partial
 from operator import is_
 from typing import Any
 
-from fastloop.fastloader.checkpoint import Progress, Randomness, RandomStates, State
+from fastloop.fastloader.checkpoint import EpochProgress, Randomness, RandomStates, State
 from fastloop.fastloader.columns.column import Tree
 from fastloop.fastloader.epoch_engines import choose_engine
 from fastloop.fastloader.epoch_iterators import SharedBatches, begin_later, give_length
@@ -76,7 +76,7 @@ class LoaderEpochs:
         return State.of_start(epoch, states, self.order)
 
     def start(
-        self, progress: Progress, loaded: RandomStates | None, finish: Callable[[], None]
+        self, progress: EpochProgress, loaded: RandomStates | None, finish: Callable[[], None]
     ) -> Epoch:
         """Iterate over the rest of an epoch, and count its batches in `progress`.
 
@@ -86,7 +86,7 @@ class LoaderEpochs:
         return give_length(self._start(progress, loaded, finish), self.order)
 
     def _start(
-        self, progress: Progress, loaded: RandomStates | None, finish: Callable[[], None]
+        self, progress: EpochProgress, loaded: RandomStates | None, finish: Callable[[], None]
     ) -> Epoch:
         seed = self.order.seed
         if seed is None:
@@ -96,7 +96,7 @@ class LoaderEpochs:
         return self.engine.start(self.order, progress, finish, epoch_start)
 
     def _start_as_dataloader(
-        self, progress: Progress, loaded: RandomStates | None, finish: Callable[[], None]
+        self, progress: EpochProgress, loaded: RandomStates | None, finish: Callable[[], None]
     ) -> Epoch:
         """Begin an epoch with the draws of DataLoader, at its moments."""
         # The draws are found once, because finding them takes some of the time of a short epoch.
@@ -129,7 +129,7 @@ class LoaderEpochs:
 
     def _begin_as_dataloader(
         self,
-        progress: Progress,
+        progress: EpochProgress,
         draws: OrderDraws,
         is_loaded: bool,
         finish: Callable[[], None],

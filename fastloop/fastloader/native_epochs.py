@@ -9,7 +9,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from fastloop.fastloader.checkpoint import Progress
+from fastloop.fastloader.checkpoint import EpochProgress
 from fastloop.fastloader.columns.column import Tree
 from fastloop.fastloader.native_order import NativeOrder, is_fed
 from fastloop.fastloader.native_stream import (
@@ -39,7 +39,7 @@ class NativeEpochs:
     def start(
         self,
         order: EpochOrder,
-        progress: Progress,
+        progress: EpochProgress,
         finish: Callable[[], None],
         epoch_start: EpochStart,
     ) -> Iterator[Tree]:

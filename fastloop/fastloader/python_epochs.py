@@ -14,7 +14,7 @@ import numpy as np
 
 from fastloop.fastloader.batch_transform import seed_transform
 from fastloop.fastloader.batching import Groups, group_batches
-from fastloop.fastloader.checkpoint import Progress
+from fastloop.fastloader.checkpoint import EpochProgress
 from fastloop.fastloader.column_source import ColumnSource
 from fastloop.fastloader.columns.column import Tree
 from fastloop.fastloader.dataset_source import BatchSource, DatasetSource, prepare_source
@@ -66,7 +66,7 @@ class PythonEpochs:
     def start(
         self,
         order: EpochOrder,
-        progress: Progress,
+        progress: EpochProgress,
         finish: Callable[[], None],
         epoch_start: EpochStart,
     ) -> Iterator[Tree]:
@@ -93,7 +93,11 @@ class PythonEpochs:
         return pipeline.start(source, groups, transform).deliver(progress, finish, plan.draw_for)
 
     def plan(
-        self, order: EpochOrder, progress: Progress, epoch_start: EpochStart, draws: SampleDraws
+        self,
+        order: EpochOrder,
+        progress: EpochProgress,
+        epoch_start: EpochStart,
+        draws: SampleDraws,
     ) -> EpochPlan:
         """The plan of the rest of an epoch; the indices of its first batches have been drawn."""
         source = self.reading.source

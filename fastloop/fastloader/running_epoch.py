@@ -10,7 +10,7 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from fastloop.fastloader.checkpoint import Progress
+from fastloop.fastloader.checkpoint import EpochProgress
 from fastloop.fastloader.columns.column import Tree
 from fastloop.fastloader.epoch_iterators import SharedBatches
 from fastloop.fastloader.failed_batch import FailedBatch
@@ -37,7 +37,7 @@ class Running:
 
     def deliver(
         self,
-        progress: Progress,
+        progress: EpochProgress,
         finish: Callable[[], None],
         draw_for: Callable[[int], None] | None,
     ) -> Iterator[Tree]:
@@ -57,7 +57,7 @@ class Running:
 
     def _deliver(
         self,
-        progress: Progress,
+        progress: EpochProgress,
         finish: Callable[[], None],
         draw_for: Callable[[int], None] | None,
         pid: int,

@@ -139,7 +139,7 @@ def region_of(array: Any) -> FileRegion | None:
     path = _path_of(array)
     if path is None or not array.nbytes or not array.flags.c_contiguous:
         return None
-    # "c": what the program writes to the map stays in memory.
+    # "c" is copy-on-write: the program's changes stay in memory.
     if array.mode == "c" and array.flags.writeable:
         return None
     try:
