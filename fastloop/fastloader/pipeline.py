@@ -166,7 +166,8 @@ class Pipeline:
 class Work:
     """The stages of an epoch's groups, and the threads that do these stages ahead of the loop.
 
-    `map` and `divide` are for stages that draw nothing; DrawingWork has those for other stages.
+    `map` and `divide` do stages that draw nothing; for stages that draw, DrawingWork has a `map` and
+    a `divide`.
     """
 
     stages: Sequence[Stage]
@@ -218,7 +219,7 @@ class Work:
         return map_parts_ahead(divide, groups, num_threads, ahead, in_order=self.in_order)
 
     def finish_in_loop(self, staged: StagedGroup) -> StagedGroup:
-        """The group after its other stages, done by the loop's thread as without threads."""
+        """The group after its other stages, done by the loop's thread in its present modes."""
         with self.on_stream():
             return pass_stages(staged, self.stages)
 
@@ -227,7 +228,7 @@ class Work:
         staged: StagedGroup,
         draw: Callable[[], AbstractContextManager[None]] = nullcontext,
     ) -> StagedGroup:
-        """The group after its other stages, done by any thread as by one of the epoch's threads.
+        """The group after its other stages, done by any thread in the modes of the epoch's threads.
 
         draw: returns a context in which the stages draw.
         """
