@@ -166,8 +166,7 @@ class Pipeline:
 class Work:
     """The stages of an epoch's groups, and the threads that do these stages ahead of the loop.
 
-    `map` and `divide` do stages that draw nothing; for stages that draw, DrawingWork has a `map` and
-    a `divide`.
+    `map` and `divide` do stages that draw nothing. Stages that draw are done by DrawingWork.
     """
 
     stages: Sequence[Stage]
