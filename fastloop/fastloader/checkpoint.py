@@ -39,7 +39,7 @@ class State:
 
     epoch: int
     """Number of the epoch, from 0 on."""
-    delivered: int
+    delivered: int = 0
     """Number of batches of the epoch that the loop has received."""
     drawn_from: RandomStates
     """The random states at the start of the epoch."""
@@ -47,12 +47,6 @@ class State:
     """The loader's ORDER_SETTINGS, as built-in types."""
     of_iterable: Mapping[str, Any] = field(default_factory=dict)
     """DATASET and HAS_ENDED, if the source is an iterable with a state_dict(); otherwise empty."""
-
-    @classmethod
-    def of_start(cls, epoch: int, drawn_from: RandomStates, order: EpochOrder) -> State:
-        """The state at the start of an epoch in this order."""
-        settings = order_settings(order)
-        return cls(epoch=epoch, delivered=0, drawn_from=drawn_from, settings=settings)
 
     @classmethod
     def read(cls, saved: Any, order: EpochOrder) -> State:
@@ -89,7 +83,8 @@ class State:
             "epoch": self.epoch,
             "delivered": self.delivered,
             "drawn_from": self.drawn_from,
-            "settings": self.settings,
+            # All epochs of a loader share the settings, and a program may change the result.
+            "settings": dict(self.settings),
             **self.of_iterable,
         }
 
@@ -126,9 +121,11 @@ class EpochProgress:
 
     start: State
     """The state with which the epoch begins, or is continued."""
-    delivered: int | np.ndarray = 0
+    delivered: int | np.ndarray
     """Number of batches of the epoch that the loop has received so far. While the native core
     counts, this is an int64 array without dimensions."""
+    drawn_from: RandomStates
+    """The numbers that the epoch has drawn, and the random states from which its order follows."""
     pending: Callable[[], RandomStates] | None = None
     """Returns the `drawn_from` of an epoch that draws its order only when the first batch is asked
     for. None if the order has been drawn."""
@@ -139,17 +136,12 @@ class EpochProgress:
     @classmethod
     def of(cls, state: State) -> EpochProgress:
         """The progress of an epoch that is continued from this state."""
-        return cls(state, state.delivered)
+        return cls(state, state.delivered, state.drawn_from)
 
     @property
     def epoch(self) -> int:
         """Number of the epoch."""
         return self.start.epoch
-
-    def set_drawn(self, drawn_from: RandomStates) -> None:
-        """Set the numbers that the epoch has drawn, and its random states."""
-        self.start = replace(self.start, drawn_from=drawn_from)
-        self.pending = None
 
     def current(self) -> State:
         """The state as it is now."""
@@ -157,7 +149,7 @@ class EpochProgress:
         return replace(
             self.start,
             delivered=delivered,
-            drawn_from=self.start.drawn_from if self.pending is None else self.pending(),
+            drawn_from=self.drawn_from if self.pending is None else self.pending(),
             of_iterable={**self.start.of_iterable, **self.streamed.get(delivered, {})},
         )
 
@@ -205,7 +197,7 @@ class Position:
     @property
     def states_to_restore(self) -> RandomStates | None:
         """The random states that the next iteration restores; None if it continues no state."""
-        return self.progress.start.drawn_from if self.progress and self.is_loaded else None
+        return self.progress.drawn_from if self.progress and self.is_loaded else None
 
     def begin(self, start: Callable[[], State]) -> EpochProgress:
         """The progress of the iteration that begins. start: returns the state of a new epoch."""

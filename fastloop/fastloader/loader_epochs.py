@@ -8,11 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from operator import is_
 from typing import Any
 
-from fastloop.fastloader.checkpoint import EpochProgress, Randomness, RandomStates, State
+from fastloop.fastloader.checkpoint import (
+    EpochProgress,
+    Randomness,
+    RandomStates,
+    State,
+    order_settings,
+)
 from fastloop.fastloader.columns.column import Tree
 from fastloop.fastloader.epoch_engines import choose_engine
 from fastloop.fastloader.epoch_iterators import SharedBatches, begin_later, give_length
@@ -64,7 +70,7 @@ class LoaderEpochs:
     def begin_state(self, epoch: int) -> State:
         """The state of an epoch that begins; with seed=None it has yet to draw."""
         states = {} if self.order.seed is None else self.randomness.states()
-        return State.of_start(epoch, states, self.order)
+        return State(epoch=epoch, drawn_from=states, settings=self._order_settings)
 
     def waiting_state(self, epoch: int) -> State:
         """The state of an epoch that has not begun."""
@@ -73,7 +79,12 @@ class LoaderEpochs:
             states = self.randomness.pending_states({} if kept is None else {BASE_SEED: kept})
         else:
             states = self.randomness.states()
-        return State.of_start(epoch, states, self.order)
+        return State(epoch=epoch, drawn_from=states, settings=self._order_settings)
+
+    @cached_property
+    def _order_settings(self) -> dict[str, Any]:
+        """The order's ORDER_SETTINGS, found once to save time in short epochs."""
+        return order_settings(self.order)
 
     def start(
         self, progress: EpochProgress, loaded: RandomStates | None, finish: Callable[[], None]
@@ -106,8 +117,7 @@ class LoaderEpochs:
         # iterator begins the epoch. Persistent workers keep the iterator, so that later epochs open
         # the sampler once.
         opens_again = self.moments.lead and self.moments.base is None
-        drawn = self.randomness.draw_base(self.moments, loaded)
-        progress.set_drawn(drawn)
+        drawn = progress.drawn_from = self.randomness.draw_base(self.moments, loaded)
         if opens_again and opened is not None:
             opened = self._open_directly(draws)
         is_loaded = loaded is not None
@@ -136,13 +146,13 @@ class LoaderEpochs:
         opened: Iterator[Any] | None,
     ) -> Epoch:
         """The epoch that draws its numbers as DataLoader does, or has them from a loaded state."""
-        drawn = dict(progress.start.drawn_from)
+        drawn = progress.drawn_from
+        progress.pending = None
         order = self.order
         if not is_loaded:
             drawn |= self.randomness.states()
         if draws.has_seed and ORDER_SEED not in drawn:
             drawn[ORDER_SEED] = self.randomness.draw_order_seed(drawn)
-        progress.set_drawn(drawn)
         is_drawn_each_epoch = not self.moments.keeps_base
         # Several ranks draw no seed: they take DistributedSampler's, which is 0, plus the epoch.
         order_seed = drawn.get(ORDER_SEED, progress.epoch)
