@@ -153,6 +153,7 @@ def large_file(tmp_path_factory) -> Path:
     return path
 
 
+@pytest.mark.heavy
 @given(data=st.data())
 def test_direct_column_reads_rows_in_any_order(large_file, data):
     rows = np.load(large_file, mmap_mode="r")
