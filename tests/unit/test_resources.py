@@ -76,6 +76,7 @@ def test_resources_report_the_cores_that_a_process_used():
     assert usage.cpu_cores == pytest.approx(cores, rel=0.5)
 
 
+@pytest.mark.heavy
 @LINUX
 def test_resources_count_context_switches_of_every_thread():
     _, usage = call_observed(sleep_often, 2000)
@@ -99,6 +100,7 @@ def test_names_of_threads_need_not_be_text():
         own.write_bytes(before)
 
 
+@pytest.mark.heavy
 @disk_only
 def test_resources_count_disk_reads_of_an_ended_child(tmp_path):
     path = tmp_path / "data"
