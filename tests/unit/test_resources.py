@@ -16,7 +16,7 @@ from options import disk_only
 
 from fastloop.core.launcher import RankTask
 from fastloop.core.machine_counters import cpu_seconds
-from fastloop.explain.attach import process_counters
+from fastloop.explain.attach import usage_probe
 from fastloop.options.launcher.single import SingleLauncher
 from fastloop.processes import positions, resources
 from fastloop.processes.resources import Sample, Usage, sample
@@ -94,7 +94,7 @@ def test_names_of_threads_need_not_be_text():
             own.read_text(encoding="utf-8")
         pid = os.getpid()
         assert sum(sample(pid).switches.values()) > 0
-        assert process_counters._count_switches(threading.get_native_id()) > 0
+        assert usage_probe._count_switches(threading.get_native_id()) > 0
         assert not positions._writes_its_stack(pid)
     finally:
         own.write_bytes(before)
