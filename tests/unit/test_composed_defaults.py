@@ -119,6 +119,7 @@ def test_own_model_gets_what_a_file_or_an_override_sets(tmp_path, text, override
     assert compose_job("-cd", str(tmp_path), "experiment=own", *overrides).model.kwargs == kwargs
 
 
+@pytest.mark.heavy
 def test_sweep_of_an_own_model_reads_once_what_files_set_beside_it(tmp_path, monkeypatch):
     composed, listed = [], []
     compose, list_defaults = hydra.compose, ConfigLoaderImpl.compute_defaults_list
@@ -149,6 +150,7 @@ def test_sweep_of_an_own_model_reads_once_what_files_set_beside_it(tmp_path, mon
         assert (sum(composed), len(listed)) == (1, 1)
 
 
+@pytest.mark.heavy
 def test_plus_plus_adds_an_argument_to_own_code_that_a_file_names(tmp_path):
     """Other datasets have such settings as well, but this one has them only by ++."""
     (tmp_path / "experiment").mkdir()
@@ -187,6 +189,7 @@ def test_argument_that_an_own_model_lacks_is_refused_if_it_is_typed(tmp_path):
         request_of(tmp_path, CHOSEN, WIDTH, "model.hidden=512")
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("overrides", [(HIDDEN,), (HIDDEN, "model.hidden=512")])
 def test_written_experiment_has_the_model_that_was_measured(tmp_path, overrides):
     text = experiment_yaml(overrides, "?")
@@ -194,6 +197,7 @@ def test_written_experiment_has_the_model_that_was_measured(tmp_path, overrides)
     assert request_of(tmp_path, text).job.model == compose_job(*overrides).model
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(
     ("text", "overrides", "kwargs"),
     [
@@ -259,6 +263,7 @@ def test_shown_configuration_is_that_of_the_job(tmp_path, words, shown):
         assert composed[words[0].partition("=")[0]] == shown
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("info", ["config", "all"])
 def test_info_shows_the_configuration_that_cfg_shows(tmp_path, info):
     (tmp_path / "mine.py").write_text(ROWS)
@@ -286,6 +291,7 @@ def test_shown_part_of_a_configuration_is_resolved(tmp_path):
     assert yaml.safe_load(hydra)["hydra"]["runtime"]["choices"]["placement"] == "direct"
 
 
+@pytest.mark.heavy
 def test_arguments_of_own_code_reach_the_jobs_of_a_hydra_launcher(tmp_path):
     require_library("hydra_plugins.hydra_joblib_launcher")
     (tmp_path / "mine.py").write_text(ROWS)
@@ -305,6 +311,7 @@ def test_configuration_that_hydra_has_composed_is_fitted_alike():
     assert copy_removals(composed, fitted) == fitted
 
 
+@pytest.mark.heavy
 def test_reading_without_a_store_is_told(tmp_path):
     (tmp_path / "mine.py").write_text(ROWS)
     line = ["-m", "loader=raw,fastloop", "dataset=mine.Rows", "collate=pad", "benchmark=traversal"]

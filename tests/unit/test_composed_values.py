@@ -71,6 +71,7 @@ def test_choices_from_all_groups_make_what_hydra_composes_and_builds(number):
     }
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(
     "overrides",
     [
