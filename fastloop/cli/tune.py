@@ -54,12 +54,11 @@ from fastloop.cli.script_command import (
     read_torchrun,
     without_python,
 )
-from fastloop.config.command_line import read_command_line
+from fastloop.config.command_line import read_command_line, refuse_several
 from fastloop.config.compose import (
     compose_all,
     compose_changed,
     compose_requests,
-    refuse_several,
     usage_errors,
 )
 from fastloop.config.hydra_launcher import refuse_launcher

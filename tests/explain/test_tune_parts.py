@@ -10,9 +10,9 @@ from typing import Any, cast
 
 import pytest
 
+from fastloop.config.combinations import compose_listed_jobs
 from fastloop.config.command_line import read_command_line
 from fastloop.config.compose import compose_job, compose_requests, usage_errors
-from fastloop.config.compose_listed_jobs import compose_listed_jobs
 from fastloop.config.composed_values import compose_values
 from fastloop.config.tune_space import read_space, split_arguments
 from fastloop.core.loading_settings import LoadingSettings

@@ -82,7 +82,7 @@ def request_of(folder, text, *overrides):
     (folder / "experiment").mkdir(exist_ok=True)
     (folder / "experiment" / "own.yaml").write_text("# @package _global_\n" + text)
     line = read_command_line(["-cd", str(folder), "experiment=own", *overrides])
-    (combination,) = compose_combinations(line).each
+    (combination,) = compose_combinations(line)
     return build_request(combination)
 
 
@@ -143,7 +143,7 @@ def test_sweep_of_an_own_model_reads_once_what_files_set_beside_it(tmp_path, mon
         file.write_text(f"# @package _global_\n{text}")
         composed.clear()
         listed.clear()
-        jobs = compose_combinations(line).each
+        jobs = compose_combinations(line)
         assert [each.values["batch_size"] for each in jobs] == [1, 2, 3]
         node = {"_target_": HIDDEN.partition("=")[2], **kept}
         assert all(each.values["model"] == node for each in jobs)
@@ -158,7 +158,7 @@ def test_plus_plus_adds_an_argument_to_own_code_that_a_file_names(tmp_path):
     (tmp_path / "experiment" / "own.yaml").write_text(text)
     own = ["-cd", str(tmp_path), "experiment=own"]
     line = read_command_line([*own, "-m", "++dataset.root=a,b", "++dataset.count=3"])
-    nodes = [each.values["dataset"] for each in compose_combinations(line).each]
+    nodes = [each.values["dataset"] for each in compose_combinations(line)]
     assert [(node["root"], node["count"]) for node in nodes] == [("a", 3), ("b", 3)]
 
 
