@@ -24,7 +24,7 @@ from fastloop.core.spans import (
     synchronize,
     unix_offset_ns,
 )
-from fastloop.explain.rungs import benchmark_of
+from fastloop.explain.job_facts import benchmark_of
 from fastloop.observe.event_log import Event, EventLog, open_log
 from fastloop.observe.job_probe import watch_calls, watch_epoch
 from fastloop.observe.lane_key import LOOP_LANE, LaneKey, LaneKind

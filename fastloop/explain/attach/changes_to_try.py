@@ -13,7 +13,6 @@ from fastloop.explain.attach.edit_call import LOADER
 from fastloop.explain.attach.findings import LoopFindings
 from fastloop.explain.attach.loop_what_ifs import LoopWhatIf
 from fastloop.explain.attach.run_length import MOST_OF_ROUND, loop_of_rank
-from fastloop.explain.attach.script_patch import ONE_PROCESS
 from fastloop.explain.change import Change
 
 MOST_CHANGES = MOST_OF_ROUND[0]
@@ -25,6 +24,9 @@ LARGE_GAIN = 0.5
 least this share of the time."""
 OF_PRESENT_WORKERS = ("prefetch_factor", "multiprocessing_context")
 """Other arguments than the number of workers that are changed if the model predicts a gain."""
+ONE_PROCESS: Mapping[str, Any] = {"rank": 0, "world_size": 1}
+"""The settings with which FastLoader reads the whole dataset in each process of a group, as
+DataLoader does."""
 FIRST, SECOND, THIRD = range(3)
 """Places in the list of changes."""
 LOADING = (Part.DECODE, Part.TRANSFORM, Part.COLLATE)

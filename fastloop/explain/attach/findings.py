@@ -182,11 +182,14 @@ def find_most_to_gain(loops: Sequence[LoopFindings]) -> LoopFindings | None:
 
     If two loops may save equally much, for example nothing, it is the one that waits longer.
     """
-    return max(loops, key=lambda loop: (_savable_s(loop), waiting_s(loop)), default=None)
+    return max(loops, key=lambda loop: (savable_s(loop), waiting_s(loop)), default=None)
 
 
-def _savable_s(loop: LoopFindings) -> float:
-    """Seconds that another setting of the loop's DataLoader may save in each rank."""
+def savable_s(loop: LoopFindings) -> float:
+    """Seconds that another setting of the loop's DataLoader may save in each rank.
+
+    This is the greatest predicted saving, or the whole wait if the savings are not predicted.
+    """
     ranks = num_ranks(loop)
     # A store is no setting of the DataLoader, and its gain is only an upper bound.
     changes = [each for each in loop.what_ifs if not each.is_bound]

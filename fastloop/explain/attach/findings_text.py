@@ -15,6 +15,7 @@ from fastloop.core.machine_load import QUIET_SHARE, describe_load
 from fastloop.core.number_text import show_estimate, show_percent, show_time, significant
 from fastloop.core.parts import Part
 from fastloop.core.text import align, printable_line, wrap
+from fastloop.explain.attach.change_notes import OF_FORKS
 from fastloop.explain.attach.findings import (
     LoopFindings,
     ScriptFindings,
@@ -26,7 +27,6 @@ from fastloop.explain.attach.loop_causes import LEAST_OTHER_CORES
 from fastloop.explain.attach.loop_verdict import LEAST_CONTENTION
 from fastloop.explain.attach.loop_what_ifs import LoopWhatIf
 from fastloop.explain.attach.rank_comparison import rank_rows
-from fastloop.explain.attach.script_patch import OF_FORKS
 from fastloop.explain.change import FASTLOADER
 from fastloop.explain.model import LEAST_MISS_OF_SCRIPT, MOST_MISSED_OF_SCRIPT
 from fastloop.explain.verdict import verdict_lines
