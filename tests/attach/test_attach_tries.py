@@ -554,10 +554,11 @@ def test_cores_are_divided_between_workers_and_torchs_threads(
     shares = dict.fromkeys(PARTS, estimate([0.0]))
     shares |= {Part.DECODE: estimate([0.6]), Part.STEP: estimate([0.4])}
     loop = known_loop(**({"torch_threads": cores} | facts))
-    loop = replace(loop, step_cores=step_cores, shares=shares)
-    assert divide_cores(cast("LoopFindings", loop), {}) == expected
-    assert divide_cores(cast("LoopFindings", replace(loop, samples_wait=True)), {}) is None
-    assert expected is None or expected in choose_changes(replace(loop, loaders=2))
+    # Each pass has a DataLoader of its own, so workers can't stay.
+    loop = replace(loop, step_cores=step_cores, shares=shares, loaders=2)
+    assert divide_cores(cast("LoopFindings", loop)) == expected
+    assert divide_cores(cast("LoopFindings", replace(loop, samples_wait=True))) is None
+    assert expected is None or expected in choose_changes(loop)
 
 
 @pytest.mark.parametrize(
