@@ -37,7 +37,7 @@ from fastloop.explain.loop_rungs import (
     rung_notes,
     rung_openers,
 )
-from fastloop.explain.rung_loaders import MOST_READY, READY_S
+from fastloop.explain.ready_data import MOST_READY, READY_S
 from fastloop.explain.rung_passes import Round
 from fastloop.explain.verdict import judge, verdict_lines
 from fastloop.options.loader.user import iterable_epochs
@@ -168,7 +168,7 @@ def explain_loop(
     watch = LoadWatch()
     timed, without_steps_s = _run_rounds(loop, openers, trials, seconds, watch)
     load = watch.summary()
-    # {}: the hidden work is unknown, as that of any loader except a DataLoader. None: nothing
+    # {}: the hidden work is unknown, as with any loader except a DataLoader. None: nothing
     # overlaps with the steps, as with a DataLoader without workers.
     work_s: dict[Part, float] | None = {}
     if isinstance(loader, DataLoader):
