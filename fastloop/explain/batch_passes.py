@@ -14,9 +14,11 @@ from typing import Any
 import torch
 
 from fastloop.core import stats
+from fastloop.core.device_time import synchronize
 from fastloop.core.move_tensors import map_tensors
 from fastloop.core.prepared_data import PreparedData
-from fastloop.core.spans import core_delay_ns, now_ns, process_cpu_ns, seconds_between, synchronize
+from fastloop.core.spans import now_ns, process_cpu_ns, seconds_between
+from fastloop.core.thread_times import core_delay_ns
 from fastloop.core.types import Epochs, Tree
 from fastloop.explain.job_facts import benchmark_of
 from fastloop.trial.job import Job

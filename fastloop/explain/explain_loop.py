@@ -14,12 +14,14 @@ import torch
 from torch.utils.data import DataLoader  # noqa: TID251 - for isinstance
 
 from fastloop.core import stats
+from fastloop.core.device_time import synchronize
 from fastloop.core.explanation import Ladder, Verdict
 from fastloop.core.interleave import rounds
-from fastloop.core.machine_load import LoadSummary, LoadWatch, describe_load
+from fastloop.core.load_text import describe_load
+from fastloop.core.machine_load import LoadSummary, LoadWatch
 from fastloop.core.number_text import significant
 from fastloop.core.parts import Part
-from fastloop.core.spans import now_ns, seconds_between, synchronize
+from fastloop.core.spans import now_ns, seconds_between
 from fastloop.core.text import wrap
 from fastloop.core.time_limits import deadline_after
 from fastloop.core.types import Epochs, Tree

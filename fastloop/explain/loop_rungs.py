@@ -14,10 +14,11 @@ from typing import Any, TypeGuard, cast
 import torch
 from torch.utils.data import DataLoader, IterableDataset  # noqa: TID251 - it copies the user's
 
+from fastloop.core.device_time import synchronize
 from fastloop.core.loading_settings import worker_settings
 from fastloop.core.move_tensors import map_tensors
 from fastloop.core.parts import Part
-from fastloop.core.spans import now_ns, seconds_between, synchronize
+from fastloop.core.spans import now_ns, seconds_between
 from fastloop.core.trees import read_bytes, tree_leaves
 from fastloop.core.types import Epochs, Tree
 from fastloop.data.torch_epochs import identity_collate

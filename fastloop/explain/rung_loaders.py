@@ -28,7 +28,8 @@ from fastloop.core.plan import Plan
 from fastloop.core.prepared_data import PreparedData
 from fastloop.core.spans import now_ns, seconds_between
 from fastloop.core.types import Epochs, Tree
-from fastloop.data.image_files import LabelledImages, uint8_samples
+from fastloop.data.dataset_samples import uint8_samples
+from fastloop.data.image_files import LabelledImages
 from fastloop.data.rows import Rows
 from fastloop.data.torch_epochs import identity_collate, torch_epochs
 from fastloop.explain.image_decoding import reads_images

@@ -15,10 +15,11 @@ import torch
 
 from fastloop.core import stats
 from fastloop.core.benchmark import Session
+from fastloop.core.device_time import synchronize
 from fastloop.core.move_tensors import map_tensors
 from fastloop.core.parts import Part
 from fastloop.core.prepared_data import PreparedData
-from fastloop.core.spans import now_ns, seconds_between, synchronize
+from fastloop.core.spans import now_ns, seconds_between
 from fastloop.core.types import Epochs, Tree
 from fastloop.explain.batch_passes import END
 from fastloop.explain.job_facts import benchmark_of

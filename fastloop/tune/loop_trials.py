@@ -16,8 +16,9 @@ from typing import Any
 
 import torch
 
+from fastloop.core.device_time import synchronize
 from fastloop.core.machine_load import LoadWatch
-from fastloop.core.spans import now_ns, seconds_between, synchronize
+from fastloop.core.spans import now_ns, seconds_between
 from fastloop.core.time_limits import Deadline, deadline_after
 from fastloop.core.types import Epochs, Invalid, Tree
 from fastloop.core.user_code import error_line

@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from fastloop.core.spans import slowdown_by_load
+from fastloop.core.thread_times import slowdown_by_load
 from fastloop.core.time_limits import Deadline, deadline_after
 from fastloop.core.types import UsageError
 from fastloop.explain.change import Change

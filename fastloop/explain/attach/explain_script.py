@@ -16,7 +16,8 @@ from pathlib import Path
 from fastloop.core.atomic_files import write_text
 from fastloop.core.current_batch import UNKNOWN
 from fastloop.core.explanation import TIMELINE_TRACE
-from fastloop.core.machine_load import Load, describe_load, summarize_loads
+from fastloop.core.load_text import describe_load
+from fastloop.core.machine_load import Load, summarize_loads
 from fastloop.core.parts import Part
 from fastloop.core.spans import unix_offset_ns
 from fastloop.explain.attach.attribution import making_events

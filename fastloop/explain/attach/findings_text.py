@@ -11,7 +11,8 @@ from collections.abc import Sequence
 from fastloop.core.cgroup import usable_cores
 from fastloop.core.exit_status import describe_exit
 from fastloop.core.explanation import Cause
-from fastloop.core.machine_load import QUIET_SHARE, describe_load
+from fastloop.core.load_text import describe_load
+from fastloop.core.machine_load import QUIET_SHARE
 from fastloop.core.number_text import show_estimate, show_percent, show_time, significant
 from fastloop.core.parts import Part
 from fastloop.core.text import align, printable_line, wrap

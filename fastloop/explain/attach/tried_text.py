@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from fastloop.core.machine_load import describe_load
+from fastloop.core.load_text import describe_load
 from fastloop.core.number_text import (
     WIDEST_INTERVAL,
     show_estimate,

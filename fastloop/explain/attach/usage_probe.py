@@ -17,7 +17,8 @@ from typing import Any
 import torch
 
 from fastloop.core.cgroup import QuotaPeriods, count_periods, cpu_quota
-from fastloop.core.spans import ThreadTime, now_ns, process_cpu_ns, read_schedule
+from fastloop.core.spans import now_ns, process_cpu_ns
+from fastloop.core.thread_times import ThreadTime, read_schedule
 from fastloop.explain.attach.memory_probe import SharedMemory
 from fastloop.explain.attach.reading_allowance import Allowance
 from fastloop.observe.event_log import EventLog
