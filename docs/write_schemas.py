@@ -1,4 +1,4 @@
-"""Writes the JSON Schemas of result.json and of a suite's file beside the classes that they describe.
+"""Writes the JSON Schemas of result.json and of a suite's file, beside the described classes.
 
 `python docs/write_schemas.py`, or `make docs`, is run after a field or a docstring of these classes
 has changed: the docstrings are the descriptions in the schemas.

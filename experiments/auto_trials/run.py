@@ -14,7 +14,7 @@ import numpy as np
 from experiments.intervals import ranks
 from fastloop.core import stats
 from fastloop.core.auto_trials import LOOKS, MOST_ROUNDS, share_of_last_look, share_of_look
-from fastloop.core.pair_tests import equal_pairs, pairs, significant_at_look
+from fastloop.core.pair_tests import equal_pairs, pairs, significant_pairs
 from fastloop.core.serial_noise import CORRELATIONS, PRIOR, correlation_weights
 from fastloop.core.stats import MINIMUM_EFFECT
 
@@ -109,7 +109,7 @@ def _end_sweeps(logs, last=MOST_ROUNDS):
         towards = np.where(first == leader, middles, -middles) > 0
 
         def judge(look_share, seen=seen, middles=middles, of_leader=of_leader, towards=towards):
-            is_told = significant_at_look(seen, look_share) & (np.abs(middles) >= MARGIN)
+            is_told = significant_pairs(seen, look_share) & (np.abs(middles) >= MARGIN)
             is_equal = equal_pairs(seen, MARGIN, look_share=look_share)
             slower = is_told & towards
             return is_told, is_equal, slower, (slower | is_equal | ~of_leader).all(axis=-1)

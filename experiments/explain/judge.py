@@ -18,7 +18,7 @@ from fastloop.core.spans import now_ns, seconds_between
 from fastloop.explain.explain_job import check_request, explain_job
 from fastloop.explain.explained_job import ExplainedJob, count_batches, time_side_by_side
 from fastloop.explain.explanation_text import to_json
-from fastloop.explain.rungs import benchmark_name
+from fastloop.explain.job_facts import benchmark_name
 from fastloop.sweep.prepare_job import prepare_job
 from fastloop.sweep.progress import Progress
 from fastloop.sweep.request import JobRequest

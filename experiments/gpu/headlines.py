@@ -12,8 +12,9 @@ import torch
 from experiments.lib.copy_bandwidth import pageable_copy_bandwidth, pinned_copy_bandwidth
 from experiments.lib.time_budget import NO_TIME, Figures, measure_in_time
 from fastloop.core.benchmark import Benchmark, Session, Setup
+from fastloop.core.device_time import mark, ms_between
 from fastloop.core.protocols import Placement
-from fastloop.core.spans import mark, ms_between, now_ns, seconds_between
+from fastloop.core.spans import now_ns, seconds_between
 from fastloop.core.types import JobFailed, Tree
 from fastloop.data.prepare_dataset import prepare
 from fastloop.options.launcher.single import SingleLauncher

@@ -28,8 +28,9 @@ import torch
 
 from experiments.lib.copy_bandwidth import pinned_copy_bandwidth
 from experiments.placements.rows import Case, PlacementTime, row_of, table
+from fastloop.core.device_time import synchronize
 from fastloop.core.interleave import rounds
-from fastloop.core.spans import now_ns, seconds_between, synchronize
+from fastloop.core.spans import now_ns, seconds_between
 from fastloop.core.types import Unsupported
 
 CLASSES = {

@@ -60,7 +60,7 @@ def try_loop(
     from fastloop.core.types import Unsupported, UsageError
     from fastloop.explain.attach.changes_to_try import choose_changes
     from fastloop.explain.attach.findings import outside_s
-    from fastloop.explain.attach.run_length import check_minutes, choose_batches
+    from fastloop.explain.attach.run_length import Budget, check_budget, choose_batches
     from fastloop.explain.attach.script_runner import ScriptEnded, ScriptRunner
     from fastloop.explain.attach.try_changes import try_changes
     from fastloop.processes.signals import exit_if_signalled
@@ -68,22 +68,22 @@ def try_loop(
     found = find_loop_to_try(findings)
     if found is None:
         return
-    budget_s = 60 * settings.minutes
+    budget = Budget(60 * settings.minutes)
     loopless_s = outside_s(findings)
-    batches = choose_batches(found, budget_s, loopless_s)
+    batches = choose_batches(found, budget, loopless_s)
     changes = choose_changes(found, batches)
     try:
-        check_minutes(found, batches, settings.minutes, loopless_s)
+        check_budget(found, batches, budget, loopless_s)
     except UsageError as error:
         print(f"fastloop: nothing was tried: {error}", file=sys.stderr)
         return
-    _print_plan(found, changes, batches, budget_s)
+    _print_plan(found, changes, batches, budget.seconds)
     _print_effects(effects)
     if not settings.is_agreed and not _is_agreed():
         return
     try:
         runner = ScriptRunner(arguments, found, batches, place)
-        tried = try_changes(runner, found, changes, budget_s, _report)
+        tried = try_changes(runner, found, changes, budget, _report)
     except Unsupported as error:
         way = " in a copy of the working folder" if settings.in_copy else ""
         print(f"fastloop: nothing was tried{way}: {error}", file=sys.stderr)

@@ -27,6 +27,7 @@ from threading import Event
 
 from fastloop.cli.arguments import parse_settings
 from fastloop.core.cgroup import count_affinity, cpu_quota, usable_cores, usable_memory_bytes
+from fastloop.core.load_text import load_text
 from fastloop.core.machine_counters import read_counters
 from fastloop.core.machine_load import LEAST_SECONDS, Load, load_between, summarize_loads
 from fastloop.core.text import align, wrap
@@ -132,7 +133,7 @@ def _answer(load: Load, reason: str, seconds: float) -> str:
     summary = summarize_loads([load])
     assert summary is not None
     watched = f"{seconds:g} s"
-    return f"This machine is ready to measure. {summary.describe(watched, watched)}"
+    return f"This machine is ready to measure. {load_text(summary, watched, watched)}"
 
 
 def _hardware(load: Load) -> Iterator[tuple[str, str]]:

@@ -32,14 +32,8 @@ from collections.abc import Sequence
 from contextlib import nullcontext
 from pathlib import Path
 
-from fastloop.config.catalogue import overridable_names
-from fastloop.config.command_line import read_command_line
-from fastloop.config.compose import (
-    TRIAL_MODULES,
-    compose_all,
-    compose_changed,
-    refuse_several,
-)
+from fastloop.config.command_line import read_command_line, refuse_several
+from fastloop.config.compose import TRIAL_MODULES, compose_all, compose_changed
 from fastloop.config.hydra_launcher import refuse_launcher
 from fastloop.config.messages import usage_message
 from fastloop.config.write_experiment import experiment_yaml
@@ -129,7 +123,7 @@ def _check_asked(request: JobRequest) -> None:
         except Unsupported as error:
             raise UsageError(f"what_if={change.name}: unsupported: {error}") from error
         except Exception as error:
-            text = usage_message(error, overridable_names())
+            text = usage_message(error)
             if text is None:
                 raise
             raise UsageError(f"what_if={change.name}: {text}") from error

@@ -77,13 +77,11 @@ def main() -> None:
         is_named = bool(arguments) and "=" not in arguments[0]
         command, *rest = arguments if is_named else ["full", *arguments]
         if command in SCOPES:
-            own = CLAIMS_SETTINGS if command == "claims" else SUITE_SETTINGS
-            allowed = own | dict.fromkeys(SWEEP_SETTINGS, "")
-            _measure(SCOPES[command], parse_settings(rest, allowed, may_be_empty=False))
+            _measure(SCOPES[command], rest)
         elif command == "verify":
             sys.exit(_verify(rest))
         elif command == "site":
-            _write_site(parse_settings(rest, SITE_SETTINGS, may_be_empty=False))
+            _write_site(rest)
         elif command == "list":
             _list(rest)
         else:
@@ -95,16 +93,19 @@ def main() -> None:
         restore_default_signals()
 
 
-def _measure(scope: Scope, given: dict[str, str]) -> None:
+def _measure(scope: Scope, arguments: Sequence[str]) -> None:
     """Measure the workloads of a scope, and write the file of results after each.
 
-    given: the values of CLAIMS_SETTINGS or SUITE_SETTINGS, and of SWEEP_SETTINGS.
+    Raises UsageError for a wrong setting among the arguments, and as `measure_workloads` does.
     """
     from fastloop.core.outputs_folder import refuse_unwritable
     from fastloop.suite.build_suite_file import build_suite_file, machine_name
     from fastloop.suite.measure_round import measure_workloads
     from fastloop.suite.suite_file import check_replaceable, save_suite
 
+    own = CLAIMS_SETTINGS if scope == "claims" else SUITE_SETTINGS
+    allowed = own | dict.fromkeys(SWEEP_SETTINGS, "")
+    given = parse_settings(arguments, allowed, may_be_empty=False)
     round_name = _check_name("round", given["round"] or _present_month())
     run = _suite_run(scope, round_name, given)
     machine = _check_name("machine", given["machine"] or machine_name())
@@ -129,7 +130,10 @@ def _measure(scope: Scope, given: dict[str, str]) -> None:
 
 
 def _suite_run(scope: Scope, round_name: str, given: dict[str, str]) -> SuiteRun:
-    """The workloads, loaders and settings to measure; raises UsageError for a wrong value."""
+    """The workloads, loaders and settings to measure; raises UsageError for a wrong value.
+
+    given: the values of CLAIMS_SETTINGS or SUITE_SETTINGS, and of SWEEP_SETTINGS.
+    """
     from fastloop.core.outputs_folder import outputs_folder
     from fastloop.suite.claims import CLAIMED_WORKLOADS
     from fastloop.suite.measure_round import SuiteRun
@@ -241,11 +245,11 @@ def _verify(names: Sequence[str]) -> int:
     return UNREADABLE if is_unreadable else 0
 
 
-def _write_site(given: dict[str, str]) -> None:
+def _write_site(arguments: Sequence[str]) -> None:
     """Write one page of all rounds and one of all claims, and print the paths of the pages.
 
-    given: the values of SITE_SETTINGS. Raises UsageError for a wrong value, and if the folder of
-    results has no file.
+    Raises UsageError for a wrong setting among the arguments, and if the folder of results has no
+    file.
     """
     from fastloop.core.atomic_files import write_text
     from fastloop.core.outputs_folder import refuse_unwritable
@@ -254,6 +258,7 @@ def _write_site(given: dict[str, str]) -> None:
     from fastloop.suite.round_files import CLAIMS_FILES, load_rounds
     from fastloop.suite.site import render_site
 
+    given = parse_settings(arguments, SITE_SETTINGS, may_be_empty=False)
     results = Path(given["results"])
     page = Path(given["page"] or results / "index.html")
     if page.name == CLAIMS_PAGE:

@@ -28,10 +28,10 @@ After an interruption, the same command with resume=last continues.
 
 With --script it tunes a DataLoader of a script, which is not changed. The script runs
 twice. The first run is observed, and ends after up to 30 s. The second one ends at the
-first batch of the loop that waits longest; there, other settings of its DataLoader race,
-with a step as long as the script's. The answer names the line of the call, and
-tune.patch changes it, by `git apply`. For a script of one rank, the command may be
-torchrun --nproc_per_node=1 <script>: the script then runs without torchrun.
+first batch of the loop in which other settings may save most; there, other settings of
+its DataLoader race, with a step as long as the script's. The answer names the line of
+the call, and tune.patch changes it, by `git apply`. For a script of one rank, the command
+may be torchrun --nproc_per_node=1 <script>: the script then runs without torchrun.
 """
 
 from __future__ import annotations
@@ -54,12 +54,11 @@ from fastloop.cli.script_command import (
     read_torchrun,
     without_python,
 )
-from fastloop.config.command_line import read_command_line
+from fastloop.config.command_line import read_command_line, refuse_several
 from fastloop.config.compose import (
     compose_all,
     compose_changed,
     compose_requests,
-    refuse_several,
     usage_errors,
 )
 from fastloop.config.hydra_launcher import refuse_launcher
@@ -180,8 +179,10 @@ def _enter_only_rank(arguments: list[str]) -> list[str]:
 
 
 def _tune_loop_of_script(budget_s: float, arguments: list[str]) -> None:
-    """Observe the script, race settings of the DataLoader of its loop that waits longest, and print
-    the fastest ones."""
+    """Observe the script, race settings of one DataLoader, and print the fastest settings.
+
+    It is the DataLoader of the loop in which other settings may save most.
+    """
     from fastloop.core.machine_counters import process_begun_ns
     from fastloop.explain.attach.launch import make_record_folder
     from fastloop.sweep.progress import share_reports

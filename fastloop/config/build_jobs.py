@@ -17,7 +17,7 @@ from omegaconf import OmegaConf
 
 from fastloop.config.catalogue import (
     REQUIREMENTS,
-    default_of,
+    default_options,
     option_values,
     options_of,
     without_requirements,
@@ -57,11 +57,11 @@ def build_request(combination: Combination) -> JobRequest:
     from fastloop.processes.environments import environment_for
 
     overrides = combination.overrides
-    values = combination.values
+    values = {**combination.values}
     job = build_job(values, overrides)
     # build_job may leave out the job's store. The recorded configuration has to show that.
     if job.loader.store is None and values["loader"].get("store"):
-        values["loader"]["store"] = None
+        values["loader"] = values["loader"] | {"store": None}
     choices = {name.partition("@")[0]: choice for name, choice in combination.choices.items()}
     choices |= user_targets(values, overrides) | _launcher_under_torchrun(values, overrides)
     if loader_brings_data(job, choices, overrides):
@@ -94,7 +94,7 @@ def loader_brings_data(job: Job, choices: Mapping[str, str], overrides: Sequence
         return False
     starts = ("dataset=", "dataset.", "dataset@")
     is_named = any(override.lstrip("+").startswith(starts) for override in overrides)
-    return not is_named and choices["dataset"] == default_of("dataset")
+    return not is_named and choices["dataset"] == default_options()["dataset"]
 
 
 def use_loader_data(job: Job) -> Job:

@@ -1,7 +1,8 @@
 """List the groups, options and settings of conf/, with their defaults and meanings.
 
 A group is a folder of conf/, and an option is a yaml file in the folder. A meaning is a comment in
-a yaml file. --help, `fastloop list` and messages show these lists.
+a yaml file. --help, `fastloop list` and messages show these lists. A process reads the groups and
+the settings once.
 """
 
 from __future__ import annotations
@@ -23,14 +24,14 @@ STORE_MEANING = "chosen by the loader; store@loader.store=<option> picks another
 SETTING_LINE = re.compile(r"^(\w+): +(.*?)(?: +# (.*))?$", re.M)
 """Pattern of a setting in a file of conf/: name, default and meaning. The files are read as text,
 because yaml parsers drop comments."""
+DEFAULTS_ROW = re.compile(r"^  - (\w+): +(\w+) +# (.*)$", re.M)
+"""Pattern of a row of the defaults list in conf/config.yaml: group, option and meaning."""
 OWN_PATH = "your own "
 """Beginning of the meaning of a dataset's setting if the setting is the path of the user's own
 files. The files have to exist. If the path may be null, the meaning also has `null: ...`."""
 REQUIREMENTS = "requirements"
 """Name of a setting with arguments of pip install. Options of several groups accept this setting,
 even if their yaml files do not list it."""
-DEFAULTS_ROW = re.compile(r"^  - (\w+): +(\w+) +# (.*)$", re.M)
-"""Pattern of a row of the defaults list in conf/config.yaml: group, option and meaning."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,10 +60,14 @@ class Option:
     """An option of a group, read from the option's yaml file."""
 
     name: str
+    path: Path
+    """The option's yaml file."""
     meaning: str
     """The comment in the first line of the file; empty if there is none."""
     settings: tuple[Setting, ...]
     """The settings of the option; empty if the file names no class (`_target_`)."""
+    reads_store: bool
+    """True for a loader that reads a store."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,81 +111,79 @@ def experiment_files() -> dict[str, Path]:
     return {name: path for path, name in sorted(names.items(), key=lambda pair: pair[1])}
 
 
-def options_of(group: str) -> list[str]:
-    """Names of a group's options."""
-    return sorted(path.stem for path in (resource_folder("conf") / group).glob("*.yaml"))
-
-
-def find_option(group: str, name: str) -> Option | None:
-    """Find the option of conf/ of that name; None if there is none."""
-    path = resource_folder("conf") / group / f"{name}.yaml"
-    return _option(name, path) if path.is_file() else None
-
-
-def takes_several(group: str) -> bool:
-    """True for a group from which a job may have several options, such as benchmark."""
-    # The yaml of such an option has its _target_ below a key of its own; the yaml of any other
-    # option has it at the top level.
-    files = (resource_folder("conf") / group).glob("*.yaml")
-    return not any(
-        re.search(r"^_target_:", file.read_text(encoding="utf-8"), re.M) for file in files
-    )
-
-
-def options_with_store() -> list[str]:
-    """Names of the loaders that read a store."""
-    files = sorted((resource_folder("conf") / "loader").glob("*.yaml"))
-    return [path.stem for path in files if "/store@store:" in path.read_text(encoding="utf-8")]
-
-
-def groups() -> list[Group]:
+@cache
+def groups() -> tuple[Group, ...]:
     """All groups of options.
 
     The groups in the defaults list of conf/config.yaml come first, in the order of the list. Then
     come the other groups, such as store, from which a loader chooses an option.
     """
-    text = _config_text()
-    chosen = {name: (default, meaning) for name, default, meaning in DEFAULTS_ROW.findall(text)}
+    rows = DEFAULTS_ROW.findall(_read_conf("config.yaml"))
+    chosen = {name: (default, meaning) for name, default, meaning in rows}
     folders = [path.name for path in sorted(resource_folder("conf").iterdir()) if path.is_dir()]
     names = [*chosen, *(name for name in folders if name not in chosen)]
-    return [_group(name, *chosen.get(name, ("", STORE_MEANING))) for name in names]
+    return tuple(_read_group(name, *chosen.get(name, ("", STORE_MEANING))) for name in names)
 
 
+@cache
 def settings() -> tuple[Setting, ...]:
     """The settings at the top level of conf/config.yaml, which belong to no option."""
-    text = _config_text()
+    text = _read_conf("config.yaml")
     # In the file, these settings are between the defaults list and Hydra's part.
-    return _settings(text[text.index("batch_size:") : text.index("\nhydra:")])
+    return _parse_settings(text[text.index("batch_size:") : text.index("\nhydra:")])
+
+
+@cache
+def setting_names() -> tuple[str, ...]:
+    """Names of the settings at the top level."""
+    return tuple(setting.name for setting in settings())
+
+
+def find_group(name: str) -> Group | None:
+    """Find the group of that name; None if there is none."""
+    return next((group for group in groups() if group.name == name), None)
+
+
+def find_option(group: str, name: str) -> Option | None:
+    """Find the option of that name in a group; None if there is none."""
+    found = find_group(group)
+    options = found.options if found else ()
+    return next((option for option in options if option.name == name), None)
+
+
+def options_of(group: str) -> list[str]:
+    """Names of a group's options, sorted; empty if there is no such group."""
+    found = find_group(group)
+    return [option.name for option in found.options] if found else []
+
+
+def options_with_store() -> list[str]:
+    """Names of the loaders that read a store."""
+    return [option.name for group in groups() for option in group.options if option.reads_store]
 
 
 def group_names() -> list[str]:
     """Names of the groups from which a command line picks one option."""
-    return [group for group, _, _ in DEFAULTS_ROW.findall(_config_text())]
+    return [group.name for group in groups() if group.default]
 
 
 def default_options() -> dict[str, str]:
     """Group -> its default option, for the groups of which every job has an option."""
-    defaults = {group: default for group, default, _ in DEFAULTS_ROW.findall(_config_text())}
-    return {group: default for group, default in defaults.items() if default != "null"}
-
-
-def default_of(name: str) -> str:
-    """The default of a group or of a setting at the top level."""
-    return (default_options() | {setting.name: setting.default for setting in settings()})[name]
+    return {group.name: group.default for group in groups() if group.default not in ("", "null")}
 
 
 def overridable_names() -> list[str]:
     """All names that can be overridden on the command line."""
-    names = [setting.name for setting in settings()]
+    names = [*setting_names()]
     for group in groups():
-        group_names = {setting.name for option in group.options for setting in option.settings}
-        names += [group.name, *(f"{group.path}.{name}" for name in sorted(group_names))]
+        of_group = {setting.name for option in group.options for setting in option.settings}
+        names += [group.name, *(f"{group.path}.{name}" for name in sorted(of_group))]
     return names
 
 
 def tune_settings() -> tuple[Setting, ...]:
     """Settings of `fastloop tune`, which no job has."""
-    return _settings(_tune_text().partition("\ntried:")[0])
+    return _parse_settings(_read_conf("tune.yaml").partition("\ntried:")[0])
 
 
 def tune_space() -> tuple[Setting, ...]:
@@ -188,37 +191,38 @@ def tune_space() -> tuple[Setting, ...]:
 
     The `default` of each is the list of the values to try.
     """
-    text = _tune_text().partition("\ntried:\n")[2]
-    return _settings("\n".join(line.strip() for line in text.splitlines()))
+    text = _read_conf("tune.yaml").partition("\ntried:\n")[2]
+    return _parse_settings("\n".join(line.strip() for line in text.splitlines()))
 
 
-def _tune_text() -> str:
-    """The text of conf/tune.yaml."""
-    return (resource_folder("conf") / "tune.yaml").read_text(encoding="utf-8")
+@cache
+def _read_conf(name: str) -> str:
+    """The text of a file of conf/."""
+    return (resource_folder("conf") / name).read_text(encoding="utf-8")
 
 
-def _config_text() -> str:
-    """The text of conf/config.yaml."""
-    return (resource_folder("conf") / "config.yaml").read_text(encoding="utf-8")
-
-
-def _group(name: str, default: str, meaning: str) -> Group:
+def _read_group(name: str, default: str, meaning: str) -> Group:
     """Read a group from its folder of conf/, or the group `experiment` from experiments/."""
-    paths = {path.stem: path for path in sorted((resource_folder("conf") / name).glob("*.yaml"))}
-    files = experiment_files() if name == "experiment" else paths
-    options = tuple(_option(*item) for item in files.items())
+    paths = sorted((resource_folder("conf") / name).glob("*.yaml"))
+    files = experiment_files() if name == "experiment" else {path.stem: path for path in paths}
+    options = tuple(_read_option(*item) for item in files.items())
     return Group(name=name, default=default, meaning=meaning, options=options)
 
 
-def _option(name: str, path: Path) -> Option:
+def _read_option(name: str, path: Path) -> Option:
     """Read an option from its file."""
     text = path.read_text(encoding="utf-8")
     meaning = re.match(r"# (.*)\n", text)
-    option_settings = _settings(text) if "_target_:" in text else ()
-    return Option(name=name, meaning=meaning.group(1) if meaning else "", settings=option_settings)
+    return Option(
+        name=name,
+        path=path,
+        meaning=meaning.group(1) if meaning else "",
+        settings=_parse_settings(text) if "_target_:" in text else (),
+        reads_store="/store@store:" in text,
+    )
 
 
-def _settings(text: str) -> tuple[Setting, ...]:
+def _parse_settings(text: str) -> tuple[Setting, ...]:
     """Parse the settings in the text of a file of conf/."""
     return tuple(
         Setting(name=name, default=default.replace(OUTPUTS, "outputs"), meaning=meaning)
@@ -232,22 +236,27 @@ def _settings(text: str) -> tuple[Setting, ...]:
 # a seventh of the time in which a job is composed.
 @cache
 def option_values(group: str, option: str) -> MappingProxyType[str, Any]:
-    """The content of an option's yaml file, with unresolved interpolations.
-
-    Each file is read only once in a process.
-    """
+    """The content of the yaml file of an option that exists, with unresolved interpolations."""
     from omegaconf import OmegaConf
 
-    path = resource_folder("conf") / group / f"{option}.yaml"
-    values: Any = OmegaConf.to_container(OmegaConf.load(path))
+    found = find_option(group, option)
+    assert found is not None
+    values: Any = OmegaConf.to_container(OmegaConf.load(found.path))
     return MappingProxyType(values)
+
+
+def takes_several(group: str) -> bool:
+    """True if a job may have several options of the group, as of benchmark."""
+    # The yaml of such an option has its _target_ below a key of its own; the yaml of any other
+    # option has it at the top level.
+    return not any("_target_" in option_values(group, option) for option in options_of(group))
 
 
 def names_in_option(group: str, option: str) -> set[str]:
     """All names in a configuration's part for an option: those in the option's yaml, and `store`
     for a loader that reads a store."""
-    has_store = group == "loader" and option in options_with_store()
-    return {*option_values(group, option), *(["store"] if has_store else [])}
+    found = find_option(group, option)
+    return {*option_values(group, option), *(["store"] if found and found.reads_store else [])}
 
 
 def without_requirements(node: Mapping[str, Any]) -> dict[str, Any]:

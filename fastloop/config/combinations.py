@@ -1,4 +1,4 @@
-"""Compose all combinations of a command line with Hydra's Compose API, before any job runs.
+"""Compose the combinations of a command line or of lists of overrides, before any job runs.
 
 A combination is the composed configuration of one job. A sweep has a job for each combination of
 the values of its overrides. A setting is foreign to a job if the job's option lacks the setting, as
@@ -11,12 +11,15 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from copy import deepcopy
+from dataclasses import replace
+from pathlib import Path
 
 from hydra.errors import ConfigCompositionException, HydraException
 from hydra.types import RunMode
-from omegaconf import DictConfig
+from omegaconf import DictConfig, open_dict, read_write
 
+from fastloop.config.catalogue import setting_names
 from fastloop.config.command_line import CommandLine, parse_overrides
 from fastloop.config.composed_job import (
     Combination,
@@ -31,7 +34,7 @@ from fastloop.config.foreign_settings import (
     name_in,
     override_text,
 )
-from fastloop.config.hydra_api import CONFIG_NAME, VALUE_IN_OPTION, compose_api
+from fastloop.config.hydra_api import VALUE_IN_OPTION, change_values, compose_api
 from fastloop.config.messages import ConfigError
 
 ALL_LOADERS = re.compile(r"loader=glob\(")
@@ -44,67 +47,68 @@ SHOWN_OPTIONS = 4
 """Maximum number of options that a line about a setting lists; it lists none if there are more."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Combinations:
-    """All combinations of a command line."""
-
-    each: list[Combination]
-    partial_settings: tuple[str, ...] = ()
-    """A line for each setting that only some of the combinations have."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class FittedCombination:
-    """A combination without the job's foreign settings."""
-
-    combination: Combination
-    left_out: Mapping[str, ConfigError]
-    """Name of a foreign setting -> the error that is raised if all jobs lack the setting."""
-
-
-def compose_combinations(line: CommandLine) -> Combinations:
+def compose_combinations(line: CommandLine) -> list[Combination]:
     """Compose all combinations of a command line, in the order of Hydra's basic sweeper.
 
-    Each job is composed without its foreign settings. Of jobs that are then equal, or that were
-    typed twice, only one is kept. Raises ConfigError and Hydra's exceptions.
+    Each job is composed without its foreign settings. A job that is then equal to an earlier job,
+    or that was typed twice, is left out. Raises ConfigError, for example for a setting that no job
+    has, and Hydra's exceptions.
     """
-    with compose_api(line):
-        name = line.config_name or CONFIG_NAME
+    with compose_api(line) as name:
         first = _compose_first(name, line)
         if not line.is_sweep and first.hydra.mode != RunMode.MULTIRUN:
-            return _gather([_fit_experiment(combination_of(first), {})])
-        _check_sweeper(first)
-        swept = [f"{key}={value}" for key, value in (first.hydra.sweeper.params or {}).items()]
-        jobs = expand_jobs(parse_overrides([*swept, *line.overrides]))
-        # The sweep's folder is resolved only once. Its name contains the time, and would otherwise
-        # differ between jobs.
-        folder = str(first.hydra.sweep.dir)
-        found = _compose_sweep(name, jobs, folder)
-        if any(ALL_LOADERS.match(text) for text in (*swept, *line.overrides)):
-            found = replace(found, each=_with_baseline(found.each))
-        return found
+            combinations = [_fit_experiment(combination_of(first), {})]
+        else:
+            combinations = _compose_sweep(name, line, first)
+    _refuse_settings_of_no_job(combinations)
+    return combinations
 
 
-def _with_baseline(combinations: Sequence[Combination]) -> list[Combination]:
-    """Make raw the baseline of each combination without a baseline, if raw is among the loaders."""
-    # The default baseline is the job that was typed first. A pattern lists loaders in alphabetical
-    # order, so its first loader is a baseline by chance only.
-    if not any(each.choices["loader"] == RAW for each in combinations):
-        return [*combinations]
-    return [
-        each
-        if each.values["baseline"] is not None
-        else replace(each, values=each.values | {"baseline": RAW})
-        for each in combinations
-    ]
+def _compose_first(name: str, line: CommandLine) -> DictConfig:
+    """The configuration of a single job, or of the first job of a sweep, with Hydra's part.
+
+    name: name of the main yaml. Raises Hydra's error if a setting has several values without -m.
+    """
+    first_values = [each[0] for each in override_values(parse_overrides(line.overrides))]
+    if line.is_sweep:
+        return compose_without_foreign_settings(name, first_values).cfg
+    try:
+        return compose_config(name, line.overrides)
+    # An experiment may turn on the sweep mode, in which several values are no error. The mode is
+    # known only once a configuration was composed from single values.
+    except (ConfigCompositionException, ForeignSetting):
+        with suppress(HydraException):
+            cfg = compose_without_foreign_settings(name, first_values).cfg
+            if cfg.hydra.mode == RunMode.MULTIRUN:
+                return cfg
+        raise
 
 
-def _compose_sweep(name: str, jobs: Sequence[tuple[str, ...]], folder: str) -> Combinations:
+def _compose_sweep(name: str, line: CommandLine, first: DictConfig) -> list[Combination]:
+    """Compose the combinations of a sweep.
+
+    name: name of the main yaml. first: the configuration of the first job.
+    """
+    if (sweeper := first.hydra.runtime.choices["hydra/sweeper"]) != BASIC:
+        reason = "all jobs have to be known before the first trial runs"
+        raise ConfigError(f"hydra/sweeper={sweeper}: {reason}; allowed: {BASIC}")
+    swept = [f"{key}={value}" for key, value in (first.hydra.sweeper.params or {}).items()]
+    overrides = [*swept, *line.overrides]
+    # The sweep's folder is resolved only once. Its name contains the time, and would otherwise
+    # differ between jobs.
+    folder = str(first.hydra.sweep.dir)
+    combinations = _compose_jobs(name, expand_jobs(parse_overrides(overrides)), folder)
+    if any(ALL_LOADERS.match(text) for text in overrides):
+        return _with_baseline(combinations)
+    return combinations
+
+
+def _compose_jobs(name: str, jobs: Sequence[tuple[str, ...]], folder: str) -> list[Combination]:
     """Compose the combination of each job; jobs that are equal to an earlier job are left out.
 
     name: name of the main yaml. jobs: the overrides of each job. folder: the folder of the sweep.
     """
-    found = dict[tuple[str, ...], FittedCombination]()
+    found: dict[tuple[str, ...], Combination] = {}
     # The foreign settings of a job depend on its options, but not on the values of settings. A
     # sweep may have many values, so foreign settings are found once for each choice of options.
     known: dict[tuple[str, ...], Mapping[str, ConfigError]] = {}
@@ -117,8 +121,8 @@ def _compose_sweep(name: str, jobs: Sequence[tuple[str, ...]], folder: str) -> C
         if job.overrides not in found:
             found[job.overrides] = _fit_experiment(combination_of(job.cfg), job.left_out)
         elif not job.left_out:
-            _check_repetition(found[job.overrides].combination)
-    return _gather([*found.values()])
+            _check_repetition(found[job.overrides])
+    return [*found.values()]
 
 
 def _check_repetition(combination: Combination) -> None:
@@ -131,9 +135,7 @@ def _check_repetition(combination: Combination) -> None:
     raise ConfigError(f"hydra/launcher={combination.launcher}: {reason}")
 
 
-def _fit_experiment(
-    combination: Combination, left_out: Mapping[str, ConfigError]
-) -> FittedCombination:
+def _fit_experiment(combination: Combination, left_out: Mapping[str, ConfigError]) -> Combination:
     """Leave out the foreign settings of the job's experiment.
 
     An experiment is a yaml file of experiments/ with options and settings of a study, which
@@ -148,42 +150,40 @@ def _fit_experiment(
         group, _, setting = name.partition(".")
         kept = {key: value for key, value in values[group].items() if key != setting}
         values = {**values, group: kept}
-    return FittedCombination(
-        combination=replace(combination, values=values), left_out={**left_out, **foreign}
-    )
+    return replace(combination, values=values, left_out={**left_out, **foreign})
 
 
-def _gather(jobs: Sequence[FittedCombination]) -> Combinations:
-    """The combinations of all jobs, with the lines about settings that only some of the jobs have.
+def _with_baseline(combinations: list[Combination]) -> list[Combination]:
+    """Make raw the baseline of each combination without a baseline, if raw is among the loaders."""
+    # The default baseline is the job that was typed first. A pattern lists loaders in alphabetical
+    # order, so its first loader is a baseline by chance only.
+    if not any(each.choices["loader"] == RAW for each in combinations):
+        return combinations
+    return [
+        each
+        if each.values["baseline"] is not None
+        else replace(each, values=each.values | {"baseline": RAW})
+        for each in combinations
+    ]
 
-    Raises ConfigError for a setting that no job has.
-    """
-    return Combinations(
-        each=[job.combination for job in jobs],
-        partial_settings=_describe_partial_settings(jobs),
-    )
+
+def _refuse_settings_of_no_job(combinations: Sequence[Combination]) -> None:
+    """Raise ConfigError for a setting that no job has: the user has made a mistake."""
+    for name, error in combinations[0].left_out.items():
+        if all(name in each.left_out for each in combinations):
+            raise error
 
 
-def _describe_partial_settings(jobs: Sequence[FittedCombination]) -> tuple[str, ...]:
-    """A line for each setting that only some of the jobs have, with the number of these jobs.
-
-    Raises ConfigError for a setting that no job has.
-    """
-    errors: dict[str, list[ConfigError]] = {}
-    for job in jobs:
-        for name, error in job.left_out.items():
-            errors.setdefault(name, []).append(error)
+def describe_partial_settings(combinations: Sequence[Combination]) -> list[str]:
+    """A line for each setting that only some of the jobs have, with the number of these jobs."""
     lines = []
-    for name, of_name in errors.items():
-        # If no job has the setting, the user has made a mistake.
-        if len(of_name) == len(jobs):
-            raise of_name[0]
-        options, overrides = _find_uses([job.combination for job in jobs], name)
+    for name in dict.fromkeys(name for each in combinations for name in each.left_out):
+        count = sum(name not in each.left_out for each in combinations)
+        options, overrides = _find_uses(combinations, name)
         shown = override_text(overrides[0]) if len(overrides) == 1 else name
-        line = f"{shown} concerns {len(jobs) - len(of_name)} of {len(jobs)} jobs"
         listed = f": {', '.join(options)}" if 0 < len(options) <= SHOWN_OPTIONS else ""
-        lines.append(line + listed)
-    return tuple(lines)
+        lines.append(f"{shown} concerns {count} of {len(combinations)} jobs{listed}")
+    return lines
 
 
 def _find_uses(combinations: Sequence[Combination], name: str) -> tuple[list[str], list[str]]:
@@ -203,29 +203,29 @@ def _find_uses(combinations: Sequence[Combination], name: str) -> tuple[list[str
     return [*options], [*overrides]
 
 
-def _compose_first(name: str, line: CommandLine) -> DictConfig:
-    """The configuration of a single job, or of the first job of a sweep, with Hydra's part.
+def compose_listed_jobs(
+    line: CommandLine, jobs: Sequence[Sequence[str]], folder: Path
+) -> list[Combination]:
+    """Compose the combination of each job of a sweep, such as the candidates of tuning.
 
-    name: name of the main yaml. Raises Hydra's error if a setting has several values without -m.
+    line: a command line with flags that may name folders of options; its overrides are ignored.
+    jobs: the overrides of each job. folder: the folder of the sweep. Raises ConfigError and Hydra's
+    exceptions.
     """
-    values = override_values(parse_overrides(line.overrides))
-    first_values = tuple(each[0] for each in values if each)
-    if line.is_sweep:
-        return compose_without_foreign_settings(name, first_values).cfg
-    try:
-        return compose_config(name, line.overrides)
-    # An experiment may turn on the sweep mode, in which several values are no error. The mode is
-    # known only once a configuration was composed from single values.
-    except (ConfigCompositionException, ForeignSetting):
-        with suppress(HydraException):
-            cfg = compose_without_foreign_settings(name, first_values).cfg
-            if cfg.hydra.mode == RunMode.MULTIRUN:
-                return cfg
-        raise
-
-
-def _check_sweeper(cfg: DictConfig) -> None:
-    """Raise ConfigError unless the sweeper is Hydra's basic one."""
-    if (name := cfg.hydra.runtime.choices["hydra/sweeper"]) != BASIC:
-        reason = "all jobs have to be known before the first trial runs"
-        raise ConfigError(f"hydra/sweeper={name}: {reason}; allowed: {BASIC}")
+    # Composing takes much longer than changing a value. Jobs that differ only in settings at the
+    # top level, such as num_workers, are therefore composed once, and changed in copies.
+    with compose_api(line) as name:
+        composed: dict[tuple[str, ...], DictConfig] = {}
+        combinations = []
+        for number, overrides in enumerate(jobs):
+            changes = [text for text in overrides if text.partition("=")[0] in setting_names()]
+            others = tuple(text for text in overrides if text not in changes)
+            if others not in composed:
+                composed[others] = compose_config(name, others, 0, str(folder))
+            cfg = deepcopy(composed[others])
+            with read_write(cfg.hydra), open_dict(cfg.hydra):
+                cfg.hydra.job.num, cfg.hydra.job.id = number, str(number)
+                cfg.hydra.overrides.task = [*overrides]
+            change_values(cfg, parse_overrides(changes))
+            combinations.append(combination_of(cfg))
+        return combinations

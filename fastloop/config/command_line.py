@@ -9,8 +9,10 @@ from __future__ import annotations
 import argparse
 import os
 import re
+import shlex
 import sys
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, is_dataclass
 from pathlib import Path
 from types import NoneType
@@ -20,13 +22,13 @@ from hydra.conf import HydraConf
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override, Quote, QuotedString
+from hydra.errors import HydraException
 
 from fastloop.config.catalogue import (
     default_options,
     group_names,
     options_of,
-    overridable_names,
-    settings,
+    setting_names,
     takes_several,
 )
 from fastloop.config.messages import ConfigError, unknown_setting
@@ -164,6 +166,23 @@ def parse_overrides(overrides: Sequence[str]) -> list[Override]:
     return parsed
 
 
+def refuse_several(arguments: Sequence[str], refusal: str) -> None:
+    """Raise UsageError for a command line that makes several jobs, before a job is composed.
+
+    arguments: the command line. refusal: the message, with {} in place of the overrides.
+    """
+    line = read_command_line(arguments)
+    if line.prints_info:
+        return
+    is_sweep = line.is_sweep
+    # If the line can't be parsed, composing it later reports the error.
+    with suppress(HydraException):
+        parsed = OverridesParser.create().parse_overrides([*line.overrides])
+        is_sweep = is_sweep or any(each.is_sweep_override() for each in parsed)
+    if is_sweep:
+        raise UsageError(refusal.format(shlex.join(line.overrides)))
+
+
 def _check_override(override: Override) -> None:
     """Raise ConfigError for an override that Hydra accepts and no job can have.
 
@@ -173,7 +192,7 @@ def _check_override(override: Override) -> None:
     if name in WITHOUT_EFFECT:
         raise ConfigError(f"{override.input_line}: it has no effect: {WITHOUT_EFFECT[name]}")
     if override.is_delete():
-        if name in {*default_options(), *(setting.name for setting in settings())}:
+        if name in (*default_options(), *setting_names()):
             reason = f"every job has one; {name}=… changes it"
             raise ConfigError(f"{override.input_line}: {reason}")
     # Hydra merges a list or a dict into the configuration silently.
@@ -184,7 +203,7 @@ def _check_override(override: Override) -> None:
         raise ConfigError(f"{override.input_line}: {allowed}")
     elif name.startswith("hydra.") and not _is_hydra_setting(name):
         text = f"{name}={override.get_value_element_as_str()}"
-        raise ConfigError(unknown_setting(text, overridable_names()))
+        raise ConfigError(unknown_setting(text))
     elif override.value() is None and name in group_names():
         reason = "allowed: one option; without it there is none"
         raise ConfigError(f"{override.input_line}: {reason}")

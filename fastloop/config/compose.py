@@ -2,7 +2,7 @@
 
 To compose is to merge conf/, other yaml files and overrides into a configuration, by Hydra. To
 build is to make the objects that the configuration describes. `fastloop run` and most commands that
-take a job call `compose_all`.
+take a job call `compose_all`, which shows the steps.
 """
 
 from __future__ import annotations
@@ -10,38 +10,31 @@ from __future__ import annotations
 import contextlib
 import io
 import os
-import shlex
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import HydraException
 from omegaconf.errors import OmegaConfBaseException
 
-from fastloop.config.build_jobs import (
-    build_job,
-    build_request,
-    check_settings,
-    requirements_of,
+from fastloop.config.build_jobs import build_job, build_request, requirements_of
+from fastloop.config.check_combinations import check_combinations
+from fastloop.config.combinations import (
+    BASIC,
+    compose_combinations,
+    compose_listed_jobs,
+    describe_partial_settings,
 )
-from fastloop.config.catalogue import find_option, option_values, overridable_names
-from fastloop.config.combinations import BASIC, Combinations, compose_combinations
 from fastloop.config.command_line import CommandLine, read_command_line
-from fastloop.config.compose_listed_jobs import compose_listed_jobs
 from fastloop.config.composed_job import Combination
 from fastloop.config.composed_values import compose_values
-from fastloop.config.hydra_launcher import FULL_ERROR, MeasureHere, measure_by_launcher, run_hydra
+from fastloop.config.hydra_launcher import FULL_ERROR, MeasureHere, measure_by_launcher
 from fastloop.config.messages import ConfigError, usage_message
-from fastloop.config.show_config import compose_help, config_text, print_config_info
+from fastloop.config.print_information import print_information
 from fastloop.config.store_choice import describe_missing_store
-from fastloop.config.unknown_settings import refuse_unknown_settings
-from fastloop.config.user_options import check_own_code
-from fastloop.core.types import BadData, Unsupported, UsageError
-from fastloop.data.dataset_files import own_path
+from fastloop.core.types import UsageError
 from fastloop.sweep.colours import colour_jobs
 from fastloop.sweep.forecast import print_once
 from fastloop.sweep.job_config import SWEEP_GROUPS
@@ -77,17 +70,18 @@ def compose_all(
         del os.environ[OUTPUTS]
     try:
         line = read_command_line(sys.argv[1:])
-        if _print_information(line):
+        if print_information(line):
             return []
-        composed = compose_combinations(line)
-        combinations = composed.each
+        combinations = compose_combinations(line)
+        check_combinations(combinations)
         jobs = [combination.values for combination in combinations]
-        _check_and_tell(combinations, describe)
+        # The user reads the line while torch is imported, which takes seconds.
+        if describe and "torch" not in sys.modules:
+            print_once(describe(jobs))
         _start_server(jobs, modules)
-        had_store = [bool(job["loader"].get("store")) for job in jobs]
         requests = _build_requests(line, combinations)
-        _tell_partial_settings(composed)
-        _tell_missing_stores(requests, had_store)
+        _tell_partial_settings(combinations)
+        _tell_missing_stores(combinations, requests)
         if combinations[0].launcher == BASIC:
             return requests
         return measure_by_launcher(line, combinations, requests, measure_here)
@@ -96,7 +90,7 @@ def compose_all(
         raise
     except Exception as error:
         is_full = os.environ.get(FULL_ERROR) == "1"
-        text = None if is_full else usage_message(error, overridable_names())
+        text = None if is_full else usage_message(error)
         if text is None:
             raise
         print(text, file=sys.stderr)
@@ -104,110 +98,6 @@ def compose_all(
         if any(request.folder.is_dir() for request in requests):
             return [replace(request, is_done=True) for request in requests]
         sys.exit(1)
-
-
-def _print_information(line: CommandLine) -> bool:
-    """Print the answer to --version, --help, --cfg and similar flags.
-
-    Returns False if the command line has none of these flags.
-    """
-    if "--version" in line.flags:
-        print(f"fastloop {version('fastloop')}")
-        return True
-    if "--help" in line.flags and (text := compose_help(line)) is not None:
-        print(text)
-        return True
-    if (text := config_text(line)) is not None:
-        print(text, end="")
-        return True
-    if print_config_info(line):
-        return True
-    if line.prints_info:
-        run_hydra(line, lambda _: None)
-    return line.prints_info
-
-
-def _check_and_tell(
-    combinations: Sequence[Combination],
-    describe: Callable[[Sequence[Mapping[str, Any]]], str] | None,
-) -> None:
-    """Check the jobs, then print the line about the work, unless torch is imported already.
-
-    describe: as in `compose_all`. Raises ConfigError for a wrong setting, and if no job finds the
-    files of its dataset.
-    """
-    jobs = [combination.values for combination in combinations]
-    refuse_unknown_settings(combinations)
-    for job in jobs:
-        check_settings({**job})
-    check_own_code(jobs)
-    # Another launcher of Hydra may run the jobs on other machines, which may have other files.
-    if combinations[0].launcher == BASIC:
-        _refuse_missing_files(combinations)
-    # The user reads the line while torch is imported, which takes seconds.
-    if describe and "torch" not in sys.modules:
-        print_once(describe(jobs))
-
-
-def _refuse_missing_files(combinations: Sequence[Combination]) -> None:
-    """Raise ConfigError if none of these jobs finds the files of its dataset.
-
-    If only some jobs lack files, the others are measured, and the table shows the reasons.
-    """
-    reasons = [_missing_files(each) for each in combinations]
-    if reasons and all(reasons):
-        raise ConfigError("; ".join(dict.fromkeys(reasons)))
-
-
-def _missing_files(combination: Combination) -> str:
-    """The reason why the job's dataset can't find the user's files.
-
-    Empty if the files are found, and if the dataset is code of the user's own.
-    """
-    values = combination.values["dataset"]
-    name = combination.choices.get("dataset", "")
-    option = find_option("dataset", name)
-    if option is None or values.get("_target_") != option_values("dataset", name)["_target_"]:
-        return ""
-    for setting in option.settings:
-        path = values.get(setting.name)
-        # Some of these paths may be null; the setting's meaning then says which data is read.
-        if not setting.is_own_path or (path is None and setting.explains_null):
-            continue
-        # A value of another type is refused when the dataset is built.
-        if path is not None and not isinstance(path, str):
-            continue
-        try:
-            own_path(path, f"dataset={name}", setting.meaning, f"dataset.{setting.name}")
-        except (Unsupported, BadData) as error:
-            return str(error)
-    return ""
-
-
-def _tell_partial_settings(composed: Combinations) -> None:
-    """Print a line for each setting that only some jobs have, with the number of these jobs.
-
-    Raises ConfigError instead if a launcher of Hydra runs the jobs, because such a launcher
-    composes each job itself, with all settings.
-    """
-    for line in composed.partial_settings:
-        if (launcher := composed.each[0].launcher) != BASIC:
-            raise ConfigError(f"hydra/launcher={launcher}: {line}; allowed: settings of all jobs")
-        print(line, file=sys.stderr)
-
-
-def _tell_missing_stores(requests: Sequence[JobRequest], had_store: Sequence[bool]) -> None:
-    """Print a line for each loader that reads the samples because its store was left out.
-
-    had_store: for each request, True if its configuration has a store.
-    """
-    lines = [
-        describe_missing_store(request.job, request.choices)
-        for request, had_one in zip(requests, had_store, strict=True)
-        if had_one and request.job.loader.store is None
-    ]
-    for line in dict.fromkeys(lines):
-        print(line, file=sys.stderr)
 
 
 def _start_server(jobs: Sequence[Mapping[str, Any]], modules: Sequence[str]) -> None:
@@ -224,7 +114,7 @@ def _start_server(jobs: Sequence[Mapping[str, Any]], modules: Sequence[str]) -> 
 
 
 def _targets(node: Any) -> list[str]:
-    """Every `_target_` (path of a class or function) of a configuration or a part of one.
+    """Every `_target_` (path of a class or function) of a configuration, or of a part of it.
 
     The groups of a sweep, SWEEP_GROUPS, are left out.
     """
@@ -233,6 +123,40 @@ def _targets(node: Any) -> list[str]:
     own = [str(node["_target_"])] if "_target_" in node else []
     names = [name for name in node if name not in SWEEP_GROUPS]
     return own + [target for name in names for target in _targets(node[name])]
+
+
+def _build_requests(line: CommandLine, combinations: Sequence[Combination]) -> list[JobRequest]:
+    """Build the request of each combination, with its colour and the flags of the command line."""
+    built = [build_request(combination) for combination in combinations]
+    return colour_jobs([replace(request, flags=line.config_flags) for request in built])
+
+
+def _tell_partial_settings(combinations: Sequence[Combination]) -> None:
+    """Print a line for each setting that only some jobs have, with the number of these jobs.
+
+    Raises ConfigError instead if a launcher of Hydra runs the jobs, because such a launcher
+    composes each job itself, with all settings.
+    """
+    for line in describe_partial_settings(combinations):
+        if (launcher := combinations[0].launcher) != BASIC:
+            raise ConfigError(f"hydra/launcher={launcher}: {line}; allowed: settings of all jobs")
+        print(line, file=sys.stderr)
+
+
+def _tell_missing_stores(
+    combinations: Sequence[Combination], requests: Sequence[JobRequest]
+) -> None:
+    """Print a line for each loader that reads the samples because its store was left out.
+
+    requests: the requests that were built from the combinations.
+    """
+    lines = [
+        describe_missing_store(request.job, request.choices)
+        for combination, request in zip(combinations, requests, strict=True)
+        if combination.values["loader"].get("store") and request.job.loader.store is None
+    ]
+    for line in dict.fromkeys(lines):
+        print(line, file=sys.stderr)
 
 
 def compose_silently() -> tuple[list[JobRequest], str]:
@@ -255,7 +179,7 @@ def compose_requirements(arguments: Sequence[str]) -> tuple[str, ...]:
     """
     with usage_errors():
         line = read_command_line(arguments)
-        combinations = [] if line.prints_info else compose_combinations(line).each
+        combinations = [] if line.prints_info else compose_combinations(line)
         found = [requirements_of(combination.values) for combination in combinations]
     return (*dict.fromkeys(each for texts in found for each in texts),)
 
@@ -287,29 +211,6 @@ def compose_requests(jobs: Sequence[Sequence[str]], folder: Path) -> list[JobReq
     return _build_requests(line, compose_listed_jobs(line, jobs, folder))
 
 
-def _build_requests(line: CommandLine, combinations: Sequence[Combination]) -> list[JobRequest]:
-    """Build the request of each combination, with its colour and the flags of the command line."""
-    built = [build_request(combination) for combination in combinations]
-    return colour_jobs([replace(request, flags=line.config_flags) for request in built])
-
-
-def refuse_several(arguments: Sequence[str], refusal: str) -> None:
-    """Raise UsageError for a command line that makes several jobs, before a job is composed.
-
-    arguments: the command line. refusal: the message, with {} in place of the overrides.
-    """
-    line = read_command_line(arguments)
-    if line.prints_info:
-        return
-    is_sweep = line.is_sweep
-    # If the line can't be parsed, composing it later reports the error.
-    with contextlib.suppress(HydraException):
-        parsed = OverridesParser.create().parse_overrides([*line.overrides])
-        is_sweep = is_sweep or any(each.is_sweep_override() for each in parsed)
-    if is_sweep:
-        raise UsageError(refusal.format(shlex.join(line.overrides)))
-
-
 @contextlib.contextmanager
 def usage_errors() -> Iterator[None]:
     """Raise Hydra's errors of invalid names and values as UsageError inside the context.
@@ -319,7 +220,7 @@ def usage_errors() -> Iterator[None]:
     try:
         yield
     except (HydraException, OmegaConfBaseException) as error:
-        text = usage_message(error, overridable_names())
+        text = usage_message(error)
         if text is None:
             raise
         raise UsageError(text) from error

@@ -18,7 +18,7 @@ from hydra.core.global_hydra import GlobalHydra
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf, open_dict, read_write
 
-from fastloop.config.catalogue import default_of, option_values, options_of, settings
+from fastloop.config.catalogue import default_options, option_values, options_of, setting_names
 from fastloop.config.user_options import OPTION_METHODS, pass_to_own_code
 from fastloop.core.user_code import parameters_of
 from fastloop.core.user_source import read_parameters
@@ -64,7 +64,7 @@ def _leave_out_defaults(cfg: DictConfig, name: str, overrides: Sequence[str], gr
     option, all settings are kept for which the target has a parameter.
     """
     node, choice = cfg.get(group), cfg.hydra.runtime.choices.get(group)
-    option = choice if choice in options_of(group) else default_of(group)
+    option = choice if choice in options_of(group) else default_options()[group]
     values, defaults = _raw_values(node), option_values(group, option)
     if not isinstance(node, DictConfig) or values.get("_target_") == defaults["_target_"]:
         return
@@ -105,7 +105,7 @@ def _names_in_files(name: str, others: Sequence[str], group: str) -> frozenset[s
 def _without_settings(overrides: Sequence[str]) -> list[str]:
     """The overrides without those of settings at the top level, which change no group. Jobs of a
     sweep often differ only in such settings, and share a key of `_FOUND` without them."""
-    names = {setting.name for setting in settings()}
+    names = setting_names()
     return [text for text in overrides if text.lstrip("+").partition("=")[0] not in names]
 
 
@@ -151,6 +151,7 @@ def _is_chosen(name: str, overrides: Sequence[str], group: str) -> bool:
     found = _FOUND.setdefault(GlobalHydra.instance().hydra, {})
     key = ("choices", name, *choosing)
     if key not in found:
+        # Only this function of Hydra's tells which groups were chosen, and not left at the default.
         loader: Any = GlobalHydra.instance().config_loader()
         defaults = loader.compute_defaults_list(name, choosing, RunMode.RUN)
         found[key] = frozenset(defaults.overrides.override_choices)

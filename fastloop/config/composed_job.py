@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -48,6 +48,8 @@ class Combination:
     folder: Path
     """Folder of the job's files."""
     sweep_folder: Path
+    left_out: Mapping[str, ConfigError] = field(default_factory=dict)
+    """Name of each foreign setting -> the error to raise if no job of the sweep has the setting."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,7 +122,7 @@ def compose_config(
     Hydra's exceptions.
     """
     try:
-        cfg = hydra_compose(name, list(overrides), return_hydra_config=True)
+        cfg = hydra_compose(name, overrides)
     except ConfigCompositionException as error:
         if setting := find_foreign_setting(str(error)):
             raise ForeignSetting(

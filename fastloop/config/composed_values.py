@@ -22,10 +22,10 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
-from fastloop.config.catalogue import default_options, options_of, settings
+from fastloop.config.catalogue import default_options, options_of, setting_names
 from fastloop.config.command_line import (
     CommandLine,
     expand_homes,
@@ -34,7 +34,6 @@ from fastloop.config.command_line import (
     read_spellings,
 )
 from fastloop.config.hydra_api import (
-    CONFIG_NAME,
     VALUE_IN_OPTION,
     change_values,
     compose_api,
@@ -88,9 +87,12 @@ def _compose_unresolved(overrides: tuple[str, ...]) -> DictConfig:
 
 
 def _compose_by_hydra(line: CommandLine) -> DictConfig:
-    """Let Hydra compose the configuration of the command line."""
-    with compose_api(line):
-        return hydra_compose(line.config_name or CONFIG_NAME, list(line.overrides))
+    """Let Hydra compose the configuration of the command line, without Hydra's own part."""
+    with compose_api(line) as name:
+        cfg = hydra_compose(name, line.overrides)
+    with open_dict(cfg):
+        del cfg["hydra"]
+    return cfg
 
 
 def _find_values(overrides: Sequence[str]) -> list[str]:
@@ -104,11 +106,10 @@ def _find_values(overrides: Sequence[str]) -> list[str]:
     # the choices.
     own = [text.partition("._target_=")[0] for text in overrides if "._target_=" in text]
     deciding = tuple(f"{group.lstrip('+')}." for group in (*own, "placement"))
-    top = {setting.name for setting in settings()}
     return [
         text
         for text in overrides
-        if text.partition("=")[0] in top
+        if text.partition("=")[0] in setting_names()
         or (VALUE_IN_OPTION.match(text) and not text.startswith(deciding))
     ]
 
@@ -124,7 +125,9 @@ def _change_copy(cfg: DictConfig, line: CommandLine, values: Sequence[str]) -> D
             changes = parse_overrides(values)
             if any(change.is_sweep_override() for change in changes):
                 return None
-            return change_values(deepcopy(cfg), changes)
+            changed = deepcopy(cfg)
+            change_values(changed, changes)
+            return changed
     except OmegaConfBaseException:
         return None
 
@@ -148,6 +151,7 @@ def _combine_choices(overrides: Sequence[str]) -> DictConfig | None:
     for choice in choices:
         if not choice.is_reordered:
             for part in choice.parts:
+                # choice.cfg[part] would resolve a part that is an interpolation.
                 combined[part] = choice.cfg._get_node(part)
     return combined
 

@@ -23,8 +23,6 @@ from fastloop.config.catalogue import (
     groups,
     names_in_option,
     options_of,
-    options_with_store,
-    overridable_names,
 )
 from fastloop.config.hydra_api import hydra_compose
 from fastloop.config.messages import ConfigError, unknown_setting
@@ -82,11 +80,11 @@ def explain_foreign_setting(config_name: str, overrides: Sequence[str], setting:
     group, _, last = setting.rpartition("@")[2].partition(".")
     # `_target_` names the user's own code, and conf/ does not list the arguments of that code.
     if any(each.startswith(f"{group}._target_=") for each in overrides):
-        return unknown_setting(override, overridable_names())
+        return unknown_setting(override)
     having = _describe_options_with(group, last)
     if not having:
         allowed = _describe_allowed_settings_of_job(config_name, overrides, setting)
-        return unknown_setting(override, overridable_names(), allowed)
+        return unknown_setting(override, allowed)
     option = _find_option_in(overrides, group)
     same = same_setting(last, _settings_of_option(group, option))
     hint = f"did you mean {same}? " if same else ""
@@ -111,8 +109,7 @@ def _describe_allowed_settings_of_job(
     # An experiment, and not an override, may choose the option. So the job is composed to find the
     # option. Errors of other overrides are reported later.
     with suppress(HydraException):
-        rest = [*leave_out(overrides, setting)]
-        cfg = hydra_compose(config_name, rest, return_hydra_config=True)
+        cfg = hydra_compose(config_name, leave_out(overrides, setting))
         return describe_allowed_settings(setting, cfg.hydra.runtime.choices)
     return ""
 
@@ -162,11 +159,10 @@ def _settings_by_option(path: str) -> dict[str, list[str]]:
     A loader that reads a store has the setting `store` besides those that its yaml lists. path:
     path of the group in the configuration, such as loader or loader.store.
     """
-    with_store = options_with_store() if path == "loader" else []
     return {
         option.name: [
             *(setting.name for setting in option.settings),
-            *(["store"] if option.name in with_store else []),
+            *(["store"] if option.reads_store else []),
         ]
         for group in groups()
         if group.path == path

@@ -14,7 +14,6 @@ from fastloop.config.catalogue import (
     Group,
     Option,
     Setting,
-    experiment_files,
     groups,
     settings,
     tune_settings,
@@ -103,9 +102,7 @@ def _label(group: Group, option: Option) -> str:
     """The option's name; the name of an experiment is a link to its report."""
     if group.name != "experiment":
         return f"`{option.name}`"
-    return (
-        f"[`{option.name}`](../experiments/{experiment_files()[option.name].parent.name}/README.md)"
-    )
+    return f"[`{option.name}`](../experiments/{option.path.parent.name}/README.md)"
 
 
 def _group_settings(group: Group) -> list[str]:

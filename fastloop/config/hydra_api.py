@@ -1,4 +1,4 @@
-"""Set up Hydra for fastloop, and compose the configuration of a single job by its Compose API.
+"""Set up Hydra for fastloop, and compose the configuration of one job by Hydra's Compose API.
 
 The setup registers the yaml files of experiments/ as options, and the text of --help.
 """
@@ -21,7 +21,7 @@ from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.types import Override
 from hydra.core.plugins import Plugins
 from hydra.plugins.search_path_plugin import SearchPathPlugin
-from omegaconf import DictConfig, OmegaConf, open_dict
+from omegaconf import DictConfig, OmegaConf
 
 from fastloop.config.catalogue import experiment_files, resource_folder
 from fastloop.config.command_line import CommandLine
@@ -39,11 +39,12 @@ VALUE_IN_OPTION = re.compile(r"(?!hydra\.)\w+(\.\w+)+=")
 Such an override chooses no option."""
 
 
+# Reading all files of experiments/ would add a quarter of a second to the start of each command.
 class _Files(dict[str, Any]):
     """A group of Hydra's ConfigStore that holds the paths of files, and reads a file on first use.
 
-    Reading all files would add a quarter of a second to the start of each command. `group[name]`,
-    which is all that Hydra uses, returns the file's content. values() and get() return paths.
+    `group[name]`, by which Hydra reads a file, returns its content. values() and get() return
+    paths.
     """
 
     def __getitem__(self, name: str) -> ConfigNode:
@@ -67,14 +68,26 @@ def _read_yaml(path: Path) -> DictConfig:
     return node
 
 
+def set_up_hydra() -> None:
+    """Register the options of experiments/, and the resolver ${fastloop_help:} for Hydra's --help.
+
+    The resolver returns fastloop's text, in which each $ is escaped for Hydra's help template.
+    """
+    _register_experiments()
+    OmegaConf.register_new_resolver(
+        "fastloop_help", lambda: help_text().replace("$", "$$"), replace=True
+    )
+
+
 @cache
-def register_experiments() -> None:
+def _register_experiments() -> None:
     """Register the sweeps of experiments/, under the names of `experiment_files`, and the options.
 
     The option in experiments/<question>/<group>/<option>.yaml becomes <group>=<question>/<option>.
     Its class is imported from experiments.<question>.<group>.<option>.
     """
     folder = resource_folder("experiments")
+    # The public ConfigStore.store() takes contents, for which all files would have to be read.
     groups = ConfigStore.instance().repo
     sweeps = {f"{name}.yaml": path for name, path in experiment_files().items()}
     groups["experiment"] = _Files({**groups.get("experiment", {}), **sweeps})
@@ -86,28 +99,20 @@ def register_experiments() -> None:
         sys.path.append(str(folder.parent))
 
 
-def register_help_text() -> None:
-    """Register the resolver ${fastloop_help:}, which returns the text of --help.
-
-    Each $ in the text is escaped for Hydra's help template.
-    """
-    OmegaConf.register_new_resolver(
-        "fastloop_help", lambda: help_text().replace("$", "$$"), replace=True
-    )
-
-
 @contextmanager
-def compose_api(line: CommandLine) -> Iterator[None]:
-    """Open a context for `hydra_compose`, with conf/ or the folders that the command line names."""
-    register_experiments()
-    register_help_text()
+def compose_api(line: CommandLine) -> Iterator[str]:
+    """Open a context for `hydra_compose`, with conf/ or the folders that the command line names.
+
+    Yields the name of the main yaml file.
+    """
+    set_up_hydra()
     if line.config_dir:
         _add_config_dir(Path(line.config_dir).absolute())
     folder = Path(line.config_path or resource_folder("conf")).absolute()
-    # Hydra's global object refuses to be initialized twice, so it is cleared first.
+    # Hydra refuses to be initialized twice in a process, unless its global object is cleared.
     GlobalHydra.instance().clear()
     with hydra.initialize_config_dir(str(folder), job_name="fastloop", version_base=VERSION_BASE):
-        yield
+        yield line.config_name or CONFIG_NAME
 
 
 def _add_config_dir(folder: Path) -> None:
@@ -115,6 +120,7 @@ def _add_config_dir(folder: Path) -> None:
     if not folder.is_dir():
         raise ConfigError(f"--config-dir={folder}: no such folder")
 
+    # The Compose API has no parameter for a second folder, but Hydra asks each plugin for folders.
     class ConfigDir(SearchPathPlugin):
         """Search path plugin that adds the folder of -cd after conf/."""
 
@@ -126,14 +132,12 @@ def _add_config_dir(folder: Path) -> None:
     Plugins.instance().register(ConfigDir)
 
 
-def hydra_compose(
-    name: str, overrides: list[str], *, return_hydra_config: bool = False
-) -> DictConfig:
+def hydra_compose(name: str, overrides: Sequence[str]) -> DictConfig:
     """Compose a configuration by Hydra, and remove or replace the defaults that do not fit it.
 
-    name: name of the main yaml. return_hydra_config: True: keep Hydra's own part, `hydra`. The
-    caller has to be in the context of `compose_api`. Raises ConfigError for a missing folder of
-    options, and Hydra's exceptions.
+    The configuration contains Hydra's own part, `hydra`. name: name of the main yaml. The caller
+    has to be in the context of `compose_api`. Raises ConfigError for a missing folder of options,
+    and Hydra's exceptions.
     """
     # Hydra only warns of a missing folder, and then of each option that it would have contained.
     with warnings.catch_warnings():
@@ -145,14 +149,10 @@ def hydra_compose(
             missing = path.group(1) if path else warning
             raise ConfigError(f"hydra.searchpath: there is no folder {missing}") from None
     remove_unfit_defaults(cfg, name, overrides)
-    if not return_hydra_config:
-        with open_dict(cfg):
-            del cfg["hydra"]
     return cfg
 
 
-def change_values(cfg: DictConfig, changes: Sequence[Override]) -> DictConfig:
-    """Set these values in `cfg` itself, and return `cfg`; raises OmegaConf's errors."""
+def change_values(cfg: DictConfig, changes: Sequence[Override]) -> None:
+    """Set these values in the configuration, in place; raises OmegaConf's errors."""
     for change in changes:
         OmegaConf.update(cfg, change.key_or_group, change.value())
-    return cfg

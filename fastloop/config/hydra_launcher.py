@@ -24,8 +24,7 @@ from fastloop.config.composed_job import Combination, combination_of
 from fastloop.config.hydra_api import (
     CONFIG_NAME,
     VERSION_BASE,
-    register_experiments,
-    register_help_text,
+    set_up_hydra,
 )
 from fastloop.config.messages import ConfigError
 from fastloop.config.user_options import pass_to_own_code
@@ -48,8 +47,7 @@ def run_hydra(line: CommandLine, task: Callable[[DictConfig], None]) -> None:
 
     task: called with each job's configuration, in the job's process.
     """
-    register_experiments()
-    register_help_text()
+    set_up_hydra()
     prepare_completion()
     # Flags come first: Hydra 1.3 rejects `loader=x -m trials=20`, because argparse takes all
     # positional arguments at once; Hydra 1.4 accepts it (facebookresearch/hydra#3133).

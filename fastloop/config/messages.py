@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import errno
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ from omegaconf import Node
 from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
-from fastloop.config.catalogue import groups
+from fastloop.config.catalogue import find_group, overridable_names
 from fastloop.config.suggestions import option_hint, setting_hint
 from fastloop.core.outputs_folder import outputs_folder
 from fastloop.core.passwords import without_passwords
@@ -96,12 +96,9 @@ class ConfigError(CompactHydraException):
     """An invalid name or value; the message is the one line that the command prints."""
 
 
-def usage_message(error: Exception, known_names: Iterable[str]) -> str | None:
-    """The message for an invalid command line; None if the error has another cause.
-
-    known_names: names of all settings, for "did you mean".
-    """
-    text = _message(error, known_names)
+def usage_message(error: Exception) -> str | None:
+    """The message for an invalid command line; None if the error has another cause."""
+    text = _message(error)
     if text is None:
         return None
     # A misspelt setting is shown with its value, which may be an address with a password.
@@ -109,7 +106,7 @@ def usage_message(error: Exception, known_names: Iterable[str]) -> str | None:
     return shorten_words(printable(text.replace("\n", "\\n")))
 
 
-def _message(error: Exception, known_names: Iterable[str]) -> str | None:
+def _message(error: Exception) -> str | None:
     """The message for an error, by its class; None if the error is of another kind."""
     if isinstance(error, UsageError):
         return str(error)
@@ -117,7 +114,7 @@ def _message(error: Exception, known_names: Iterable[str]) -> str | None:
         file = error.missing_cfg_file or ""
         return _unknown_option(error) if "/" in file else _unknown_config(file)
     if isinstance(error, CompactHydraException | OmegaConfBaseException):
-        return _hydra_message(error, known_names)
+        return _hydra_message(error)
     if isinstance(error, OSError | YAMLError | UnicodeDecodeError):
         return _file_message(error)
     if "Config group override must be" in str(error):
@@ -192,9 +189,7 @@ def _unknown_config(name: str) -> str:
     return f"--config-name={name}: {reason}; allowed: config, or a file in the folder of -cd"
 
 
-def _hydra_message(
-    error: CompactHydraException | OmegaConfBaseException, known_names: Iterable[str]
-) -> str:
+def _hydra_message(error: CompactHydraException | OmegaConfBaseException) -> str:
     """The message for an error of Hydra or OmegaConf."""
     text = str(error)
     if isinstance(error, OverrideParseException):
@@ -203,7 +198,7 @@ def _hydra_message(
     if isinstance(error, OmegaConfBaseException):
         return _interpolation_message(error)
     if match := UNKNOWN_SETTING.search(text):
-        return unknown_setting(match[1] or match[2] or match[3], known_names)
+        return unknown_setting(match[1] or match[2] or match[3])
     if isinstance(error.__cause__, OmegaConfBaseException):
         text += f"\n{error.__cause__}"
     text = " ".join(line.strip() for line in text.splitlines() if line.strip())
@@ -249,13 +244,13 @@ def _hydra_sentence(text: str) -> str:
     return text
 
 
-def unknown_setting(override: str, known_names: Iterable[str], allowed: str = "") -> str:
+def unknown_setting(override: str, allowed: str = "") -> str:
     """The message for an override of a setting that no option has.
 
     allowed: words on the settings that the job's option has; empty if they are not known.
     """
     name = override.partition("=")[0]
-    hint = setting_hint(name, known_names) or allowed
+    hint = setting_hint(name, overridable_names()) or allowed
     group = name.rpartition(".")[0]
     # Options of these groups may be code of the user's, with arguments that conf/ does not know.
     if not hint and name.startswith(("dataset.", "loader.", "model.", "collate.", "transform.")):
@@ -263,7 +258,7 @@ def unknown_setting(override: str, known_names: Iterable[str], allowed: str = ""
     # `fastloop list` does not know Hydra's settings.
     elif not hint and name.startswith("hydra."):
         hint = "allowed: what `fastloop run --cfg hydra` shows"
-    elif not hint and group in [each.name for each in groups()]:
+    elif not hint and find_group(group):
         hint = f"`fastloop list {group}=<option>` lists the settings of an option"
     return f"{override}: there is no such setting; {hint or LISTED}"
 

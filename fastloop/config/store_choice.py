@@ -27,34 +27,28 @@ def choose_store(job: Job, overrides: Sequence[str]) -> Job:
     from fastloop.core.plan import without_store
     from fastloop.core.traits import LoaderTraits, traits_of
 
-    dataset: Any = job.dataset
-    # If `ragged` is None, as for a user's Dataset, the dataset does not say if its samples differ
-    # in length. The job's collate then says it.
-    is_open = is_dataclass(job.dataset) and getattr(dataset, "ragged", False) is None
-    if job.collate.takes == "ragged" and is_open:
-        job = replace(job, dataset=replace(dataset, ragged=True))
+    job = _mark_ragged(job)
     is_asked_for = any("loader.store" in name_in(override) for override in overrides)
     # A loader that copies all rows into memory needs a store to read the rows from.
     if is_asked_for or traits_of(LoaderTraits, job.loader).in_memory:
         return job
     reader = without_store(job.loader)
-    if reader is None or not _rules_out_store(job, reader):
-        return job
-    return replace(job, loader=reader)
+    if reader is not None and _rules_out_store(job, reader):
+        return replace(job, loader=reader)
+    return job
 
 
-def describe_missing_store(job: Job, choices: Mapping[str, str]) -> str:
-    """A line that says why the job's loader reads the samples and not its store.
+def _mark_ragged(job: Job) -> Job:
+    """The job with its dataset marked as ragged, if only the job's collate says so.
 
-    job: a job that `choose_store` has left without its store. choices: group -> option.
+    The samples of a ragged dataset differ in length.
     """
-    from fastloop.core.traits import CollateTraits, traits_of
-    from fastloop.data.cropped_dataset import crops_at_random
-
-    is_default = traits_of(CollateTraits, job.collate).is_default
-    group = "transform" if is_default or crops_at_random(job.dataset) else "collate"
-    reason = f"no store fits {group}={choices[group]}"
-    return f"loader={choices['loader']} reads the samples: {reason}"
+    dataset: Any = job.dataset
+    # `ragged` is None if the dataset does not say whether it is ragged, as a user's Dataset.
+    is_unknown = is_dataclass(job.dataset) and getattr(dataset, "ragged", False) is None
+    if job.collate.takes == "ragged" and is_unknown:
+        return replace(job, dataset=replace(dataset, ragged=True))
+    return job
 
 
 def _rules_out_store(job: Job, reader: Loader) -> bool:
@@ -86,3 +80,17 @@ def _honours(loader: Loader, job: Job) -> bool:
     in_workers = job.transform.where == "worker" and not is_identity
     calls_collate = is_default or honours_collate(honours, job.collate)
     return calls_collate and (not in_workers or "transform" in honours)
+
+
+def describe_missing_store(job: Job, choices: Mapping[str, str]) -> str:
+    """A line that says why the job's loader reads the samples and not its store.
+
+    job: a job that `choose_store` has left without its store. choices: group -> option.
+    """
+    from fastloop.core.traits import CollateTraits, traits_of
+    from fastloop.data.cropped_dataset import crops_at_random
+
+    is_default = traits_of(CollateTraits, job.collate).is_default
+    group = "transform" if is_default or crops_at_random(job.dataset) else "collate"
+    reason = f"no store fits {group}={choices[group]}"
+    return f"loader={choices['loader']} reads the samples: {reason}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 
-from fastloop.config.catalogue import options_of, settings
+from fastloop.config.catalogue import options_of, setting_names
 from fastloop.core.similar_names import closest_name, suggest
 
 RAW = "loader=raw is torch's DataLoader over the dataset itself"
@@ -137,7 +137,7 @@ def setting_hint(name: str, known_names: Iterable[str]) -> str:
     group, dot, last = name.rpartition(".")
     if not dot:
         return _of_an_option(name, known) or suggest(_closest(name, known))
-    if last in {setting.name for setting in settings()}:
+    if last in setting_names():
         return suggest(last)
     if same := same_setting(last, [each for each in known if each.rpartition(".")[0] == group]):
         return suggest(same)
@@ -165,13 +165,13 @@ def describe_flag(message: str, arguments: Sequence[str]) -> str:
     name = flag.lstrip("-").replace("-", "_")
     if name in FLAG_WORDS:
         return f"{flag}: no such flag; {FLAG_WORDS[name]}"
-    if name in {setting.name for setting in settings()} or options_of(name):
+    if name in setting_names() or options_of(name):
         # Other programs spell this `--batch_size 64`. argparse has split the value off.
         position = list(arguments).index(flag) if flag in arguments else len(arguments)
         following = [*arguments[position + 1 : position + 2]] if not equals else [value]
         value = next((each for each in following if not re.search(r"^-|=", each)), "…")
         return f"{flag}: settings are written without dashes: {name}={value}"
-    hint = setting_hint(name, [setting.name for setting in settings()])
+    hint = setting_hint(name, setting_names())
     return f"{unknown}: no such flag; {hint or '--hydra-help lists all flags'}"
 
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from omegaconf import OmegaConf
 
-from fastloop.config.catalogue import default_options, groups, resource_folder, settings
+from fastloop.config.catalogue import default_options, find_group, resource_folder, setting_names
 from fastloop.config.command_line import parse_overrides, read_command_line
 from fastloop.config.expand_sweep import override_values
 from fastloop.config.hydra_api import compose_api
@@ -110,14 +110,13 @@ def _check_name(name: str, shown: str) -> None:
     if dot and setting in _settings_of(group):
         return
     allowed = f"allowed: {', '.join((*GROUPS, *SETTINGS))}, and settings of these options"
-    exists = name in {*default_options(), *(each.name for each in settings())}
+    exists = name in (*default_options(), *setting_names())
     reason = "it changes what is computed, or how it is measured" if exists else "no such setting"
     raise ConfigError(f"space: {shown}: {reason}; {allowed}")
 
 
-def _settings_of(group: str) -> set[str]:
-    """Names of the settings that any option of the group has."""
-    if group not in GROUPS:
-        return set()
-    options = [option for each in groups() if each.name == group for option in each.options]
+def _settings_of(name: str) -> set[str]:
+    """Names of the settings of all options of a group; empty if the group may not be tried."""
+    group = find_group(name) if name in GROUPS else None
+    options = group.options if group else ()
     return {setting.name for option in options for setting in option.settings}

@@ -7,7 +7,7 @@ which calls `mine.Squares(count=5)`. `wrap_target` puts a class or function into
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -55,8 +55,7 @@ class UserCall:
     group: str
     target: str
     """Dotted name of the class or function."""
-    parameters: Parameters | None
-    """Parameters of the class or function; None if they are not known."""
+    parameters: Parameters
     arguments: Mapping[str, Any]
     path: str
     """Dotted name of the part of the configuration with the arguments: `dataset.kwargs` for the
@@ -93,16 +92,16 @@ def _wrap_node(group: str, node: dict[str, Any]) -> dict[str, Any]:
     if group not in OPTION_METHODS:
         return node
     parameters = parameters_of(target)
-    of_wrapper = _wrapper_settings(group, parameters)
-    arguments = _leave_out_names(node, {"_target_", *of_wrapper})
-    _refuse_arguments(
-        UserCall(group=group, target=target, parameters=parameters, arguments=arguments, path=group)
-    )
+    arguments, settings = _split_node(group, node, parameters)
+    if parameters is not None:
+        call = UserCall(
+            group=group, target=target, parameters=parameters, arguments=arguments, path=group
+        )
+        _refuse_arguments(call)
     # A class that has an option's methods is an option already, and needs no wrapper.
     if _is_option(group, user_object):
         return node | {"_target_": target}
     (check_callable if group in SAMPLE_FUNCTIONS else check_usable)(target)
-    settings = {name: value for name, value in node.items() if name in of_wrapper}
     return _default_wrapper(group) | {"target": target, "kwargs": arguments} | settings
 
 
@@ -114,27 +113,25 @@ def _default_wrapper(group: str) -> dict[str, Any]:
     return {"_target_": WRAPPERS[group], **where}
 
 
-def _wrapper_settings(group: str, parameters: Parameters | None) -> frozenset[str]:
-    """Names in a node that set the wrapping option, and are no arguments for the user's object.
+def _split_node(
+    group: str, node: Mapping[str, Any], parameters: Parameters | None
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Split a node into (arguments for the user's object, settings of the wrapping option).
 
-    These names are the settings of dataset=custom, such as `version`, and `where` of a transform.
+    The settings are the settings of dataset=custom, such as `version`, and `where` of a transform.
     If a user's Dataset has a parameter with the name of a setting, the name sets the parameter.
 
     parameters: the parameters of the user's object; None if they are not known.
     """
-    if group == "transform":
-        return frozenset({"where"})
-    if group != "dataset":
-        return frozenset()
-    settings = option_values("dataset", "custom").keys() - {"_target_", "target", "kwargs"}
-    if parameters is None or parameters.takes_any:
-        return frozenset(settings)
-    return frozenset(settings - {*parameters.names})
-
-
-def _leave_out_names(node: Mapping[str, Any], names: Collection[str]) -> dict[str, Any]:
-    """The content of the node without these names."""
-    return {name: value for name, value in node.items() if name not in names}
+    of_wrapper: set[str] = {"where"} if group == "transform" else set()
+    if group == "dataset":
+        of_wrapper = option_values("dataset", "custom").keys() - {"_target_", "target", "kwargs"}
+        if parameters is not None and not parameters.takes_any:
+            of_wrapper -= {*parameters.names}
+    arguments = {
+        name: value for name, value in node.items() if name not in (*of_wrapper, "_target_")
+    }
+    return arguments, {name: value for name, value in node.items() if name in of_wrapper}
 
 
 def _is_option(group: str, user_object: Any) -> bool:
@@ -168,16 +165,14 @@ def _check_node(group: str, node: Mapping[str, Any]) -> None:
         arguments, path = node["kwargs"] or {}, "dataset.kwargs"
     else:
         parameters = _read_parameters_of(target, f"{group}._target_")
-        of_wrapper = _wrapper_settings(group, parameters)
-        arguments = _leave_out_names(without_requirements(node), {"_target_", *of_wrapper})
+        arguments, _ = _split_node(group, without_requirements(node), parameters)
         path = group
     # In other groups, and for arguments that are no dict, the error appears when the job is built.
     if group in OPTION_METHODS and parameters is not None and isinstance(arguments, dict):
-        _refuse_arguments(
-            UserCall(
-                group=group, target=target, parameters=parameters, arguments=arguments, path=path
-            )
+        call = UserCall(
+            group=group, target=target, parameters=parameters, arguments=arguments, path=path
         )
+        _refuse_arguments(call)
 
 
 def _read_parameters_of(target: Any, setting: str) -> Parameters | None:
@@ -196,16 +191,18 @@ def _read_parameters_of(target: Any, setting: str) -> Parameters | None:
 
 
 def _refuse_arguments(call: UserCall) -> None:
-    """Raise ConfigError for unknown and missing arguments, if the parameters are known."""
-    if call.parameters is not None:
-        _refuse_unknown_arguments(call, call.parameters)
-        _refuse_missing_arguments(call, call.parameters)
+    """Raise ConfigError for unknown and missing arguments."""
+    if not call.parameters.takes_any:
+        _refuse_unknown_arguments(call)
+    # In other groups, fastloop itself passes required arguments: some to loaders, and the samples
+    # to functions of samples.
+    if call.group in ("dataset", "model"):
+        _refuse_missing_arguments(call)
 
 
-def _refuse_unknown_arguments(call: UserCall, parameters: Parameters) -> None:
+def _refuse_unknown_arguments(call: UserCall) -> None:
     """Raise ConfigError for the first argument that the target does not accept."""
-    if parameters.takes_any:
-        return
+    parameters = call.parameters
     for name, value in call.arguments.items():
         # Names such as _convert_ are Hydra's.
         if name in parameters.names or name.startswith("_"):
@@ -222,20 +219,14 @@ def _refuse_unknown_arguments(call: UserCall, parameters: Parameters) -> None:
         raise ConfigError(f"{shown}: {problem}; {hint}allowed: {', '.join(names) or 'none'}")
 
 
-def _refuse_missing_arguments(call: UserCall, parameters: Parameters) -> None:
-    """Raise ConfigError for missing arguments of a Dataset or a model.
-
-    In other groups, fastloop itself passes required arguments: some to loaders, and the samples to
-    functions of samples.
-    """
-    if call.group not in ("dataset", "model"):
-        return
+def _refuse_missing_arguments(call: UserCall) -> None:
+    """Raise ConfigError for missing arguments of a Dataset or a model."""
     # Hydra passes _args_ by position, and with _partial_ the caller passes the rest.
     if call.arguments.get("_args_") or call.arguments.get("_partial_"):
         return
     offered = OFFERED_TO_MODEL if call.group == "model" else ()
-    needed = parameters.required - call.arguments.keys() - {*offered}
-    missing = [f"{call.path}.{name}" for name in parameters.names if name in needed]
+    needed = call.parameters.required - call.arguments.keys() - {*offered}
+    missing = [f"{call.path}.{name}" for name in call.parameters.names if name in needed]
     if missing:
         examples = " ".join(f"{name}=<value>" for name in missing)
         reason = f"{call.target} has no default for it; add {examples}"

@@ -15,7 +15,8 @@ DEEP_PREFETCH = 8
 """A larger prefetch_factor, for a longer queue that hides occasional slow batches. tune tries this
 number, and explain and attach predict its gain. The choice of 8 is not based on a measurement."""
 WORKERS_FOR_WAITING = (8, 16, 32)
-"""Numbers of workers that tune tries in addition if reading a sample mostly waits for I/O."""
+"""Numbers of workers that tune tries in addition if reading a sample mostly waits for I/O. Waiting
+needs no core, so these numbers may exceed the number of cores."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,7 +24,8 @@ class LoadingSetting:
     """The declaration of a setting: the facts about it that other modules need."""
 
     name: str = ""
-    """The setting's name, which is also DataLoader's keyword argument."""
+    """The setting's name, which is also DataLoader's keyword argument. `_read_declarations` takes
+    the name and the default from the field of LoadingSettings."""
     default: Any = None
     """The value if the user gives none; conf/config.yaml has it as well."""
     every_loader: bool = False

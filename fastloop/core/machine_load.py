@@ -11,14 +11,13 @@ files.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import field
 
 from pydantic.dataclasses import dataclass
 
 from fastloop.core import stats
 from fastloop.core.machine_counters import LEAST_SECONDS, Counters, Resource, read_counters
-from fastloop.core.number_text import show_fine_percent
 from fastloop.core.process_times import (
     INIT,
     KERNEL,
@@ -103,53 +102,6 @@ class LoadSummary:
         """True if most stretches were quiet; None if that is unknown."""
         return 2 * self.busy < self.stretches if self.stretches else None
 
-    def describe(self, stretch: str = "trial", stretches: str = "trials") -> str:
-        """The sentences at the beginning of an answer, about the load of the machine.
-
-        The sentences say whether the machine was quiet, and how many of its cores other processes
-        used; or that this is unknown. stretch, stretches: the word for a measurement, in the
-        singular and in the plural.
-        """
-        if self.other_cores is None or self.most_other_cores is None:
-            return (
-                "It is unknown whether the machine was quiet: this system does not tell what other "
-                f"processes use, or each of the {stretches} was shorter than {LEAST_SECONDS} s."
-            )
-        during = f"the {stretches}" if self.stretches > 1 else f"the {stretch}"
-        most = f"{self.most_other_cores:.2f}"
-        cores = _count_cores(self.cores)
-        stolen = ""
-        if self.stolen_cores >= LEAST_NAMED_SHARE * self.cores:
-            taken = f"{self.stolen_cores:.2f}"
-            stolen = f" The host of this virtual machine took up to {taken} for others."
-        if not self.busy:
-            return (
-                "The machine was quiet: "
-                f"other processes used at most {most} of {cores} during {during}.{stolen}"
-            )
-        names = ", ".join(self.busiest)
-        # A machine may be busy only because memory is short, with hardly any CPU time of others.
-        memory = ""
-        if self.memory_pressure > MOST_MEMORY_PRESSURE:
-            share = show_fine_percent(self.memory_pressure)
-            memory = f" Memory was short: processes waited for it up to {share} of the time."
-        if self.is_quiet:
-            return (
-                f"The machine was quiet except in {self.busy} of {self.stretches} {stretches}: "
-                f"other processes used up to {most} of {cores}{names and f' ({names})'}."
-                f"{stolen}{memory}"
-            )
-        median = f"{self.other_cores:.2f}"
-        if self.stretches > 1:
-            of_what = f" ({'; '.join(filter(None, [f'median of {during}', names]))})"
-        else:
-            of_what = f" during {during}{names and f' ({names})'}"
-        return (
-            f"The machine was busy: other processes used {median} of {cores}{of_what}."
-            f"{stolen}{memory} "
-            "The figures, and conclusions from them, may differ on a quiet machine."
-        )
-
 
 def summarize_loads(loads: Sequence[Load | None]) -> LoadSummary | None:
     """The summary of these loads; None if no load was recorded, as in older files."""
@@ -171,18 +123,8 @@ def summarize_loads(loads: Sequence[Load | None]) -> LoadSummary | None:
         most_other_cores=max(taken, default=None),
         stolen_cores=max((load.stolen_cores for load in known), default=0.0),
         memory_pressure=max((load.pressure.get("memory", 0.0) for load in known), default=0.0),
-        busiest=tuple(sorted(used, key=lambda name: -used[name])[:MOST_NAMES]),
+        busiest=tuple(_busiest_first(used)),
     )
-
-
-def describe_load(
-    summary: LoadSummary | None, stretch: str = "trial", stretches: str = "trials"
-) -> list[str]:
-    """A list with the summary's text; empty if no load was recorded.
-
-    stretch, stretches: as for `LoadSummary.describe`.
-    """
-    return [summary.describe(stretch, stretches)] if summary else []
 
 
 class LoadWatch:
@@ -217,19 +159,10 @@ def load_between(before: Counters, after: Counters) -> Load:
     if total_s <= 0 or before.cores != cores:
         return Load(seconds=0.0, cores=cores, other_cores=None)
     seconds = total_s / cores
-    spent = seconds_spent(before.processes, after.processes)
-    own = process_tree(after.processes, after.root)
-    kernel = process_tree(after.processes, KERNEL) if shows_kernel(after.processes) else set()
-    # The counters of kernel threads span all cores, but busy_s spans only the cores on which this
-    # process may run. So these threads are subtracted only if busy_s contains all of their time.
-    nobodys = kernel if after.includes_kernel else ()
-    others_s = after.busy_s - before.busy_s - sum(spent[pid] for pid in [*own, *nobodys])
-    used: defaultdict[str, float] = defaultdict(float)
-    # The INIT process adopts the orphans of all programs, so the time of its children belongs to no
-    # single program.
-    for pid in spent.keys() - own - kernel - {INIT}:
-        used[after.processes[pid].name] += spent[pid] / seconds
+    others_s, programs_s = _seconds_of_others(before, after)
     is_long = seconds >= LEAST_SECONDS
+    used = {name: spent_s / seconds for name, spent_s in programs_s.items()}
+    named = [name for name in _busiest_first(used) if used[name] > LEAST_NAMED_SHARE * cores]
     return Load(
         seconds=seconds,
         cores=cores,
@@ -242,13 +175,27 @@ def load_between(before: Counters, after: Counters) -> Load:
             for name, waited_s in after.waited_s.items()
             if name in before.waited_s
         },
-        busiest={
-            name: round(used[name], 3)
-            for name in sorted(used, key=lambda name: -used[name])[:MOST_NAMES]
-            if is_long and used[name] > LEAST_NAMED_SHARE * cores
-        },
+        busiest={name: round(used[name], 3) for name in named} if is_long else {},
     )
 
 
-def _count_cores(count: int) -> str:
-    return "1 core" if count == 1 else f"{count} cores"
+def _seconds_of_others(before: Counters, after: Counters) -> tuple[float, dict[str, float]]:
+    """CPU seconds between two readings: of all other programs, and of each by its name."""
+    spent = seconds_spent(before.processes, after.processes)
+    own = process_tree(after.processes, after.root)
+    kernel = process_tree(after.processes, KERNEL) if shows_kernel(after.processes) else set()
+    # The counters of kernel threads span all cores, but busy_s spans only the cores on which this
+    # process may run. So these threads are subtracted only if busy_s contains all of their time.
+    nobodys = kernel if after.includes_kernel else ()
+    others_s = after.busy_s - before.busy_s - sum(spent[pid] for pid in [*own, *nobodys])
+    programs_s: defaultdict[str, float] = defaultdict(float)
+    # The INIT process adopts the orphans of all programs, so the time of its children belongs to no
+    # single program.
+    for pid in spent.keys() - own - kernel - {INIT}:
+        programs_s[after.processes[pid].name] += spent[pid]
+    return others_s, programs_s
+
+
+def _busiest_first(used: Mapping[str, float]) -> list[str]:
+    """The MOST_NAMES programs that used most, in descending order. used: program -> its use."""
+    return sorted(used, key=lambda name: -used[name])[:MOST_NAMES]

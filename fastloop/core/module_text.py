@@ -1,4 +1,4 @@
-"""read_module_text: finds the names that a module defines in its text, without importing it."""
+"""Find the names that a module defines, from its text alone: importing the module takes longer."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ import numpy as np
 import optree
 import torch
 
-from fastloop.core.trees import (
+from fastloop.core.containers import (
     PLAIN_LEAVES,
     entries_of,
     is_packed,

@@ -1,4 +1,4 @@
-"""OpenIterators: closes the iterators of epochs that have not ended when their loader is closed."""
+"""Close the iterators of epochs that have not ended when their loader is closed."""
 
 from __future__ import annotations
 

@@ -3,6 +3,17 @@
 A campaign is a set of jobs that have all run the same number of trials, trial k in round k. The
 noise is estimated from all trials of the campaign. Noise multiplies times, so all tests are on
 logarithms of times. The rule was chosen by simulation, see experiments/intervals/README.md.
+
+Sources:
+- Holm 1979, A simple sequentially rejective multiple test procedure, Scandinavian Journal of
+  Statistics 6
+- Schuirmann 1987, A comparison of the two one-sided tests procedure and the power approach for
+  assessing the equivalence of average bioavailability, Journal of Pharmacokinetics and
+  Biopharmaceutics 15
+- Smyth 2004, Linear models and empirical Bayes methods for assessing differential expression in
+  microarray experiments, Statistical Applications in Genetics and Molecular Biology 3
+- Welch 1947, The generalization of Student's problem when several different population variances
+  are involved, Biometrika 34
 """
 
 from __future__ import annotations
@@ -24,45 +35,43 @@ With 1.0, one job of ten that takes 1.5 times as long (10 % noise) is found in 9
 with 0.9 in 96 %. With 0.8, equal jobs of unequal noise are told apart in 10 % of campaigns, with
 0.9 in 9 %."""
 LARGEST_SHARE = 3
-"""Cap on the variance of the noisiest job, as a multiple of the mean variance of the others."""
+"""Cap on the variance of the noisiest job, as a multiple of the mean variance of the others.
+Without a cap, one very noisy job would hide the differences of all others. If the noisiest job were
+left out, equal jobs with two modes would be told apart in 5.2 % of campaigns."""
 FEWEST_FOR_OWN_NOISE = 5
-"""Minimum number of trials from which the noise of a single job or pair is estimated."""
+"""Minimum number of trials from which the noise of a single job or pair is estimated. Fewer trials
+show too little of it, as the campaigns with 3 and 4 trials in experiments/intervals show."""
 MOST_TRIALS = 10_000
-"""Upper bound of `trials_needed`."""
+"""Upper bound of `trials_needed`, which tries each number; no sweep runs that many trials."""
 NO_NOISE = 1e-20
 """Variances of logarithms below this value are rounding errors."""
 
 
-def significant_pairs(logs: np.ndarray) -> np.ndarray:
+def significant_pairs(logs: np.ndarray, look_share: float | None = None) -> np.ndarray:
     """True for each pair of jobs that differs significantly: (..., pairs), in the order of `pairs`.
 
-    logs: (..., jobs, rounds), logarithms of seconds; the leading dimensions are campaigns. If all
-    jobs are equal, at most 5 % of campaigns have any pair that differs significantly.
+    logs: (..., jobs, rounds), logarithms of seconds; the leading dimensions are campaigns.
+    look_share: None: the number of trials is fixed. If all jobs are equal, at most 5 % of campaigns
+    then have any pair that differs significantly. With trials=auto, the trials are tested after
+    some of the rounds, the looks, and `look_share` is the share of all false claims that this look
+    may make, see core/auto_trials.py. At most 3 % of campaigns of equal jobs then have a pair that
+    differs significantly at any look.
     """
-    return holm(pair_p_values(logs), SIGNIFICANCE)
-
-
-def significant_at_look(logs: np.ndarray, look_share: float) -> np.ndarray:
-    """True for each pair of jobs that differs, at a look: a round after which trials=auto tests.
-
-    logs: see `significant_pairs`. look_share: share of all false claims that this look may make,
-    see core/auto_trials.py. If all jobs are equal, at most 3 % of campaigns have a pair that is
-    told apart at any look.
-    """
-    return holm(pair_p_values(logs, allows_serial=True), DIFFERENCES * look_share)
+    level = SIGNIFICANCE if look_share is None else DIFFERENCES * look_share
+    return holm(pair_p_values(logs, allows_serial=look_share is not None), level)
 
 
 def equal_pairs(logs: np.ndarray, margin: float, *, look_share: float | None) -> np.ndarray:
     """True for each pair of jobs that surely differs by less than `margin`.
 
-    Each pair has two one-sided tests (Schuirmann 1987), corrected for the number of pairs. margin:
-    a difference of logarithms. look_share: see `significant_at_look`; at most 2 % of campaigns then
-    have a false claim at any look. None: the number of trials is fixed.
+    Each pair has two one-sided tests (Schuirmann 1987), corrected for the number of pairs by
+    Bonferroni's inequality. margin: a difference of logarithms. logs, look_share: see
+    `significant_pairs`; with looks, at most 2 % of campaigns have a false claim at any look.
     """
-    in_looks = look_share is not None
-    level = TIES * look_share if look_share is not None else SIGNIFICANCE
-    above = pair_p_values(logs, distance_from=margin, allows_serial=in_looks)
-    below = pair_p_values(logs, distance_from=-margin, allows_serial=in_looks)
+    level = SIGNIFICANCE if look_share is None else TIES * look_share
+    allows_serial = look_share is not None
+    above = pair_p_values(logs, distance_from=margin, allows_serial=allows_serial)
+    below = pair_p_values(logs, distance_from=-margin, allows_serial=allows_serial)
     first, second = pairs(logs.shape[-2])
     mean = (logs[..., second, :] - logs[..., first, :]).mean(axis=-1)
     # The p values are two-sided and the tests one-sided, so half of the larger p value counts. A p
@@ -163,7 +172,7 @@ def trials_needed(logs: np.ndarray, effect: float) -> int:
 def welch_p_value(new: np.ndarray, base: np.ndarray) -> float:
     """Two-sided p value of the hypothesis that two unpaired sets of logarithms have equal means.
 
-    Each set has two values or more. Welch's t test does not assume equal variances.
+    Each set has two values or more. Welch's t test (1947) does not assume equal variances.
     """
     errors = np.array([new.var(ddof=1) / len(new), base.var(ddof=1) / len(base)])
     error = errors.sum()
@@ -208,9 +217,6 @@ def _late_floor(own: np.ndarray, of_jobs: np.ndarray) -> np.ndarray:
     ordered = np.sort(of_jobs, axis=-1)
     others = ordered[..., :-1].mean(axis=-1)
     largest = ordered[..., -1]
-    # The variance of the noisiest job is capped: it could otherwise raise the campaign's variance
-    # so far that no other jobs are told apart. If the noisiest job were left out, equal jobs with
-    # two modes would be told apart in 5.2 % of campaigns.
     capped = np.minimum(largest, LARGEST_SHARE * others)
     jobs = of_jobs.shape[-1]
     campaign = 2 * (others * (jobs - 1) + capped) / jobs

@@ -104,13 +104,11 @@ class Loader(Protocol):
 
 @runtime_checkable
 class DeclaresSettings(Protocol):
-    """A loader that declares the settings that it honours.
-
-    A job with other settings is refused before its data is prepared.
-    """
+    """A loader that declares the settings that it honours."""
 
     honours: tuple[str, ...]
-    """Names of the settings that the loader honours, see `check_honoured`."""
+    """Names of the settings that the loader honours in addition to those that every loader honours;
+    `check_honoured` refuses a job that changes any other setting, before its data is prepared."""
 
 
 @runtime_checkable

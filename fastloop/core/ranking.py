@@ -14,7 +14,6 @@ from fastloop.core.number_text import significant
 from fastloop.core.pair_tests import (
     equal_pairs,
     pairs,
-    significant_at_look,
     significant_pairs,
     trials_needed,
 )
@@ -26,7 +25,7 @@ NO_RANK = "-"
 """Text in place of a rank if there is no other job, or too few trials for ranks."""
 ROUNDS_OF_NO_RANKING = 5
 """Number of rounds with trials=auto if there is no ranking to decide: for a single job, or for jobs
-that can't be ranked."""
+that can't be ranked. The choice of 5 is not based on a measurement."""
 FEWEST_FOR_INTERVALS = 5
 """Minimum number of trials from which the interval of a pair's ratio has to confirm the pair's
 test. The interval uses the noise of this pair alone, and the test uses the noise of all jobs. With
@@ -117,10 +116,10 @@ def _rank_with_share(seconds: Mapping[str, Sequence[float]], look_share: float |
     order = tuple(sorted(seconds, key=lambda name: _sort_key(seconds[name])))
     lists = [seconds[name] for name in order]
     if reason := _why_undetermined(lists):
-        needed, _ = _describe_needed(lists)
-        undetermined = f"{reason}; {needed}" if needed else reason
+        text = _find_needed(lists).text
+        undetermined = f"{reason}; {text}" if text else reason
         return Ranking(
-            ranks={}, undetermined=undetermined, needed=needed, order=order, share=look_share
+            ranks={}, undetermined=undetermined, needed=text, order=order, share=look_share
         )
     # Noise multiplies times, so noise is added to their logarithms. A ratio becomes a difference.
     logs = {name: np.log(seconds[name]) for name in order}
@@ -128,15 +127,15 @@ def _rank_with_share(seconds: Mapping[str, Sequence[float]], look_share: float |
     equal = _find_equal(logs, look_share)
     ranks = {name: 1 + len(names) for name, names in faster.items()}
     first = [seconds[name] for name in order if ranks[name] == 1]
-    needed, enough = _describe_needed(first) if len(first) > 1 else ("", 0)
+    needed = _find_needed(first) if len(first) > 1 else _Needed()
     undecided = [name for name in order[1:] if order[0] not in faster[name] and name not in equal]
     return Ranking(
         ranks=ranks,
         faster=faster,
         undetermined="",
-        needed=needed,
+        needed=needed.text,
         order=order,
-        enough_trials=enough,
+        enough_trials=needed.trials,
         equal=equal,
         undecided=tuple(undecided),
         share=look_share,
@@ -190,9 +189,7 @@ def _find_faster(
     if len(names) < 2:
         return dict.fromkeys(names, frozenset())
     lists = np.stack(list(logs.values()))
-    is_apart = (
-        significant_pairs(lists) if look_share is None else significant_at_look(lists, look_share)
-    )
+    is_apart = significant_pairs(lists, look_share)
     first, second = (indices[is_apart] for indices in pairs(len(names)))
     direct: dict[str, list[str]] = {name: [] for name in names}
     # `logs` is in the order of the medians, so the first job of a pair is the faster one.
@@ -211,8 +208,8 @@ def _find_faster(
 def _is_surely_slower(log_ratios: np.ndarray) -> bool:
     """True if the second job of a pair is surely slower, by the rules of `rank_jobs`.
 
-    log_ratios: (rounds,), logarithms of the second job's times divided by the first job's. A test,
-    `significant_pairs` or `significant_at_look`, has already told the two jobs apart.
+    log_ratios: (rounds,), logarithms of the second job's times divided by the first job's. The
+    test `significant_pairs` has already told the two jobs apart.
     """
     is_confirmed = len(log_ratios) < FEWEST_FOR_INTERVALS or log_interval(log_ratios)[0] > 0
     return bool(is_confirmed and np.median(log_ratios) >= math.log1p(MINIMUM_EFFECT))
@@ -232,19 +229,28 @@ def _why_undetermined(lists: list[Sequence[float]]) -> str:
     return f"{fewest} to {most} trials per job" if fewest < most else f"{most} trials"
 
 
-def _describe_needed(lists: list[Sequence[float]]) -> tuple[str, int]:
-    """About how many trials of each job would tell the first job and the last apart.
+@dataclass(frozen=True)
+class _Needed:
+    """About how many trials of each job would tell two jobs apart."""
 
-    Returns the answer in words, and the number, which is 0 if it is not known. lists: the times of
-    each job, fastest job first.
+    text: str = ""
+    """The answer in words; empty if there is none."""
+    trials: int = 0
+    """The number; 0 if it is not known."""
+
+
+def _find_needed(lists: list[Sequence[float]]) -> _Needed:
+    """The trials that would tell the first job and the last apart.
+
+    lists: the times of each job, fastest job first.
     """
     if not are_positive(*lists):
-        return "", 0
+        return _Needed()
     fewest, most = min(map(len, lists)), max(map(len, lists))
     if len(lists) > 1 and fewest == most == 1:
-        return f"trials={FEWEST_FOR_RANKING} or more ranks them", 0
+        return _Needed(f"trials={FEWEST_FOR_RANKING} or more ranks them")
     if len(lists) < 2 or fewest < 2:
-        return f"run the same number of each, {FEWEST_FOR_RANKING} or more", 0
+        return _Needed(f"run the same number of each, {FEWEST_FOR_RANKING} or more")
     # Trials are paired by round, so only the rounds that all jobs have count.
     logs = np.log([values[:fewest] for values in lists])
     seen = abs(float(np.median(logs[-1] - logs[0])))
@@ -255,4 +261,5 @@ def _describe_needed(lists: list[Sequence[float]]) -> tuple[str, int]:
     trials = trials_needed(logs, max(seen, smallest))
     # Jobs that have fewer trials than others have to catch up.
     least = most if fewest < most else FEWEST_FOR_RANKING
-    return f"about {max(trials, least):,} of each would tell {difference} apart", trials
+    text = f"about {max(trials, least):,} of each would tell {difference} apart"
+    return _Needed(text, trials)

@@ -1,4 +1,4 @@
-"""Clocks, spans of time, and synchronization with the device; no other module reads a clock.
+"""Read clocks, and record spans of time; no other module reads a clock.
 
 On Linux perf_counter is CLOCK_MONOTONIC, so its readings are comparable between processes. The
 timed window of a trial only reads the clock at its start and its end. Spans are recorded in the
@@ -9,14 +9,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TypeVar
 
-# Reading a clock must not import torch, which takes seconds: fastloop attach starts the script
-# without it. A device can only be a CUDA device once torch is imported.
-if TYPE_CHECKING:
-    import torch
+# fastloop attach imports this module before it starts the script, so this module does not import
+# torch, which takes seconds.
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -34,57 +31,6 @@ process_cpu_ns = time.process_time_ns
 def other_threads_cpu_ns() -> int:
     """User and system time of this process's other threads, in nanoseconds."""
     return time.process_time_ns() - time.thread_time_ns()
-
-
-class ThreadTime(NamedTuple):
-    """Times of a thread in nanoseconds."""
-
-    cpu_ns: int
-    """Time in which the thread had a core."""
-    delay_ns: int
-    """Time in which the thread could run, but waited for a core."""
-
-    @property
-    def runnable_ns(self) -> int:
-        """Time in which the thread could run, whether it had a core or not."""
-        return self.cpu_ns + self.delay_ns
-
-    def since(self, before: ThreadTime) -> ThreadTime:
-        """The times that have passed since an earlier reading."""
-        return ThreadTime(self.cpu_ns - before.cpu_ns, self.delay_ns - before.delay_ns)
-
-
-def read_schedule(folder: str) -> ThreadTime:
-    """The times of a thread since its start.
-
-    folder: the folder of the thread in /proc. Raises OSError if the system does not count these
-    times; only Linux counts them.
-    """
-    # Documentation/scheduler/sched-stats.rst of Linux, "/proc/<pid>/schedstat".
-    with open(f"{folder}/schedstat", "rb") as file:
-        spent_ns, delay_ns, _ = file.read().split()
-    return ThreadTime(int(spent_ns), int(delay_ns))
-
-
-def core_delay_ns() -> int:
-    """Nanoseconds for which the calling thread has waited for a core since its start.
-
-    Returns 0 if the system does not count them.
-    """
-    with suppress(OSError):
-        return read_schedule("/proc/thread-self").delay_ns
-    return 0
-
-
-def slowdown_by_load() -> float:
-    """Factor by which waiting for a core has slowed down the calling thread since its start.
-
-    Returns 1 if the system does not count the time of waiting.
-    """
-    with suppress(OSError):
-        spent = read_schedule("/proc/thread-self")
-        return spent.runnable_ns / max(1, spent.cpu_ns)
-    return 1.0
 
 
 def pause(seconds: float) -> None:
@@ -112,73 +58,6 @@ def unix_offset_ns() -> int:
 def seconds_between(start_ns: int, stop_ns: int) -> float:
     """Seconds from start to stop."""
     return (stop_ns - start_ns) / 1e9
-
-
-def synchronize(device: torch.device) -> None:
-    """Wait until the device has finished all queued work; a CPU has no queued work."""
-    if device.type == "cuda":
-        import torch
-
-        torch.cuda.synchronize(device)
-    elif device.type == "mps":
-        import torch
-
-        torch.mps.synchronize()
-
-
-def mark(device: torch.device) -> Any:
-    """A mark for `ms_between`: on CUDA an event in the current stream, else the clock's reading."""
-    if device.type != "cuda":
-        return now_ns()
-    import torch
-
-    event = torch.cuda.Event(enable_timing=True)
-    event.record(torch.cuda.current_stream(device))
-    return event
-
-
-def ms_between(start: Any, stop: Any) -> float:
-    """Milliseconds between two marks of the same device; the device must have reached both."""
-    return (stop - start) / 1e6 if isinstance(start, int) else start.elapsed_time(stop)
-
-
-@dataclass(frozen=True)
-class StepMarks:
-    """Marks on the device's clock of the start and the stop of each step.
-
-    A step starts once its batch is on the device. A GPU runs a step while the host prepares the
-    next batch, and a blocking copy waits for the previous step. On the host's clock, a part of the
-    step would therefore count as loading and placing.
-    """
-
-    device: torch.device
-    starts: list[Any] = field(default_factory=list)
-    """The mark at the start of each step."""
-    stops: list[Any] = field(default_factory=list)
-    """The mark at the stop of each step."""
-
-    def mark_start_after(self, place: Callable[[T], R]) -> Callable[[T], R]:
-        """Wrap the function that places a batch on the device: a step starts after each call."""
-
-        def call(argument: T) -> R:
-            result = place(argument)
-            self.starts.append(mark(self.device))
-            return result
-
-        return call
-
-    def mark_stop_after(self, consume: Callable[[T], Any]) -> Callable[[T], None]:
-        """Wrap the function that places a batch and runs its step: a step stops after each call."""
-
-        def call(argument: T) -> None:
-            consume(argument)
-            self.stops.append(mark(self.device))
-
-        return call
-
-    def seconds(self) -> float:
-        """Total seconds of all steps, which the device must have finished."""
-        return sum(map(ms_between, self.starts, self.stops)) / 1e3
 
 
 @dataclass(frozen=True)

@@ -39,27 +39,36 @@ class LoaderTraits:
     """Traits of a loader."""
 
     has_even_shares: bool = False
-    """True if the loader follows the plan's order, so that all ranks get equally many batches. A
-    rank is one of several processes that load together."""
+    """True if the loader follows the plan's order, so that all ranks (the processes that load
+    together) get equally many batches; ranks then average gradients without a join, and the check
+    of a job allows random crops."""
     is_on_device: bool = False
-    """True if batches are built on the plan's device."""
+    """True if batches are built on the plan's device; the check of a job then refuses to prefetch
+    batches on a GPU by a process."""
     reads_samples: bool = False
-    """True if a loader without a store (store null) reads the samples of the dataset."""
+    """True if the loader, with a null store, reads the samples of the dataset; `without_store` then
+    makes such a loader for a job with settings that rule out a store."""
     in_memory: bool = False
-    """True if all rows are copied from the store into memory before the first epoch."""
+    """True if all rows are copied from the store into memory before the first epoch; the choice of
+    a store then keeps the store, and tune counts the rows twice in its forecast of memory."""
     honours_batch_size: bool = True
-    """False if the sizes of batches don't depend on `batch_size`."""
+    """False if the sizes of batches don't depend on `batch_size`; a trial then does not compare the
+    sizes with it, and the tracker logs that they are the loader's own."""
     brings_data: bool = False
-    """True if the loader provides the data itself and takes no dataset, see
-    options/dataset/user.py."""
+    """True if the loader provides the data itself and takes no dataset; a job
+    without a dataset of its own then gets a UserDataset, and a trial does not judge the order of
+    the samples."""
     shuffles_itself: bool = False
-    """True if the loader reads shards (files with parts of the data) as streams. For order=random
-    it draws samples from a buffer. Apart from that, it supports only order=sequential."""
+    """True if the loader reads shards (files with parts of the data) as streams, and draws samples
+    from a buffer for order=random; the check of a job then refuses orders other than random and
+    sequential, and explain does not shorten the epochs."""
     is_user_code: bool = False
-    """True if the loader is the user's own code. The kind of its work is then unknown."""
+    """True if the loader is the user's own code, with work of an unknown kind; a trial then
+    measures no limit for a dataset in memory, and no model is tried with the first sample."""
     unknown_files: str = ""
-    """The reason why the loader may read files that belong neither to its store nor to its dataset;
-    empty if it reads no such files."""
+    """The reason why the loader may read files that belong neither to its store nor to its dataset,
+    or an empty string if it reads no such files; the check of a job refuses a `cache` other than
+    as_is for this reason, and explain does not divide the time of loading into parts."""
 
 
 @dataclass(frozen=True, kw_only=True)

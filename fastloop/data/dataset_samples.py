@@ -1,4 +1,5 @@
-"""wrap_samples: the samples as a loader reads them, transformed, and None if they are broken."""
+"""The samples of a dataset as a loader reads them: transformed, None if they are broken, or with
+images in uint8."""
 
 from __future__ import annotations
 
@@ -7,8 +8,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from fastloop.core.plan import Plan
-from fastloop.core.protocols import Samples
-from fastloop.core.types import BadData, Tree
+from fastloop.core.protocols import Collate, Dataset, Samples, Uint8Images
+from fastloop.core.types import BadData, Tree, Unsupported, name_of
 from fastloop.data.image_files import LabelledImages
 
 
@@ -83,3 +84,18 @@ def wrap_samples(samples: Samples, plan: Plan) -> Samples:
     if plan.collate is not None and plan.collate.tolerant:
         samples = TolerantSamples(samples)
     return TransformedSamples(samples, transform) if transform else samples
+
+
+def uint8_samples(dataset: Dataset, collate: Collate) -> Samples:
+    """The dataset's samples with images in uint8; raises Unsupported if the dataset has none.
+
+    collate: the collate that asks for such samples, for the message.
+    """
+    return check_uint8(dataset, collate).open_uint8()
+
+
+def check_uint8(dataset: Dataset, collate: Collate) -> Uint8Images:
+    """Return the dataset; raises Unsupported, naming the collate, if it has no images in uint8."""
+    if not isinstance(dataset, Uint8Images):
+        raise Unsupported(f"collate={name_of(collate)}: {dataset.label} has no uint8 images")
+    return dataset

@@ -13,9 +13,9 @@ import numpy as np
 import torch
 
 from fastloop.core.fingerprints import edge_digest, fingerprint
-from fastloop.core.protocols import Collate, Dataset, Decoder, Samples, Uint8Images
+from fastloop.core.protocols import Decoder
 from fastloop.core.source_fingerprint import source_fingerprint
-from fastloop.core.types import BadData, Unsupported, name_of
+from fastloop.core.types import BadData
 from fastloop.data import image_pixels
 from fastloop.data.image_pixels import Size, decode_and_resize, decode_file, to_floats
 from fastloop.fastloader.columns import decoders, image_headers
@@ -69,21 +69,6 @@ class LabelledImages:
     def labels(self) -> torch.Tensor:
         """Labels of all samples, int64."""
         return torch.tensor([label for _, label in self.files], dtype=torch.int64)
-
-
-def uint8_samples(dataset: Dataset, collate: Collate) -> Samples:
-    """The dataset's samples with images in uint8; raises Unsupported if the dataset has none.
-
-    collate: the collate that asks for such samples, for the message.
-    """
-    return check_uint8(dataset, collate).open_uint8()
-
-
-def check_uint8(dataset: Dataset, collate: Collate) -> Uint8Images:
-    """Return the dataset; raises Unsupported, naming the collate, if it has no images in uint8."""
-    if not isinstance(dataset, Uint8Images):
-        raise Unsupported(f"collate={name_of(collate)}: {dataset.label} has no uint8 images")
-    return dataset
 
 
 def class_folders(root: Path) -> list[str]:

@@ -1,15 +1,16 @@
 """Write the stores of encoded images, which write_store makes if its argument `images` is given.
 
-A store holds columns of image files, as bytes, and columns of labels. For each column of images
-there is a file with the bytes of all images and a file with their offsets. The returned
-StoredImages has the cost of writing the store, and the time that each crop from it saves, measured
-on some of the images.
+The source and the store are trees of columns: image files, as bytes, and arrays, such as labels.
+For each column of images, the store has a file with the bytes of all images and a file with their
+offsets. The returned StoredImages has the cost of writing the store, and the time that each crop
+from it saves, measured on some of the images.
 """
 
 from __future__ import annotations
 
+import os
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from functools import partial
@@ -17,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from torch.utils import _pytree as pytree
 
 from fastloop.core.atomic_files import flush_to_disk, hold_lock, write_beside
@@ -25,22 +27,45 @@ from fastloop.core.cgroup import usable_cores
 from fastloop.core.spans import now_ns, process_cpu_ns, seconds_between
 from fastloop.core.types import BadData
 from fastloop.data.crop_saving import measure_saving_ms
-from fastloop.data.encoded_source import EncodedSource, read_encoded_source
 from fastloop.data.image_encodings import Encode, ImageEncoding, StoredAs, open_encoding
-from fastloop.data.npy_store import FORMAT_NAME, STRUCTURE, open_npy, write_header
+from fastloop.data.npy_store import ALTERNATIVE, FORMAT_NAME, STRUCTURE, open_npy, write_header
 from fastloop.data.ragged_npy_store import OFFSETS, open_ragged
 from fastloop.data.spread_indices import spread_indices
-from fastloop.data.store_leaves import structure_text
+from fastloop.data.store_leaves import array_of, structure_text
 from fastloop.data.store_replacement import COMPARED_SAMPLES, check_is_store, other_data_error
 from fastloop.data.stored_images import IMAGES, StoredImages, load_stored, save_stored
 from fastloop.fastloader.columns.encoded_images import EncodedImages, open_images
 from fastloop.fastloader.columns.image_headers import Encoded
+from fastloop.fastloader.columns.ragged_rows import RaggedRows
 from fastloop.fastloader.thread_map import map_ahead
 
 IMAGES_AHEAD = 16
 """Number of images that each thread encodes ahead of the writer, which bounds the memory."""
 COPIED_ROWS = 4096
 """Number of rows of an array that are copied at a time, if its memory is not contiguous."""
+ALLOWED = "lists of paths or of bytes, with tensors, arrays or lists of numbers beside them"
+"""The allowed columns of a source, for messages."""
+
+
+@dataclass(frozen=True)
+class EncodedSource:
+    """The leaves of a tree of columns of one length: encoded images, and arrays."""
+
+    leaves: Sequence[EncodedImages | np.ndarray]
+    structure: pytree.TreeSpec
+
+    def __len__(self) -> int:
+        return len(self.leaves[0])
+
+
+@dataclass(frozen=True)
+class _EncodedImage:
+    """An image as it is stored."""
+
+    source_nbytes: int
+    """Number of bytes of the image in the source."""
+    data: Encoded
+    stored_as: StoredAs
 
 
 @dataclass
@@ -55,45 +80,6 @@ class _Tally:
     """Bytes of the images in the store."""
 
 
-@dataclass(frozen=True)
-class _ImageWriter:
-    """Encodes the images of a source in threads, and writes them in order."""
-
-    encode: Encode
-    num_threads: int
-    tally: _Tally = field(default_factory=_Tally)
-
-    def write(self, folder: Path, number: int, images: EncodedImages) -> None:
-        """Write column `number`: a file with the bytes of all images, and one with their offsets.
-
-        Raises BadData for an empty image file.
-        """
-        work = partial(_encode_image, images, self.encode)
-        results = map_ahead(work, range(len(images)), self.num_threads, IMAGES_AHEAD)
-        offsets = [0]
-        tally = self.tally
-        nothing = np.empty(0, np.uint8)
-        with (
-            (folder / f"{number}.npy").open("wb") as file,
-            closing(results),
-            sample_bar(len(images), "write_store") as bar,
-        ):
-            write_header(file, nothing, (0,))
-            for nbytes, data, stored_as in results:
-                file.write(data)
-                offsets.append(offsets[-1] + len(data))
-                tally.stored_as[stored_as] += 1
-                tally.before += nbytes
-                bar.update()
-            tally.after += offsets[-1]
-            # The number of bytes is known only now. numpy pads its header so that the first
-            # dimension can grow to any length in place (GROWTH_AXIS_MAX_DIGITS of
-            # numpy.lib.format).
-            file.seek(0)
-            write_header(file, nothing, (offsets[-1],))
-        np.save(folder / f"{number}.{OFFSETS}", np.array(offsets, np.int64))
-
-
 def write_image_store(
     source: Any, folder: Path, images: ImageEncoding, *, overwrite: bool, num_threads: int
 ) -> StoredImages:
@@ -103,8 +89,7 @@ def write_image_store(
     folder is not a store, or if it is a store of other data and `overwrite` is False.
     """
     encode = open_encoding(images)
-    columns = read_encoded_source(source)
-    writer = _ImageWriter(encode, num_threads or usable_cores())
+    columns = _read_source(source)
     with hold_lock(folder):
         if folder.exists():
             check_is_store(folder)
@@ -113,9 +98,8 @@ def write_image_store(
         with write_beside(folder) as beside:
             beside.mkdir()
             start_ns, cpu_start_ns = now_ns(), process_cpu_ns()
-            _write_columns(beside, columns, writer)
+            tally = _write_columns(beside, columns, encode, num_threads or usable_cores())
             end_ns, cpu_end_ns = now_ns(), process_cpu_ns()
-            tally = writer.tally
             stored = StoredImages(
                 root=folder,
                 encoding=str(images),
@@ -133,29 +117,100 @@ def write_image_store(
     return stored
 
 
-def _encode_image(
-    images: EncodedImages, encode: Encode, index: int
-) -> tuple[int, Encoded, StoredAs]:
-    """Number of bytes in the source, the bytes to store, and the way in which these were made.
+def _read_source(source: Any) -> EncodedSource:
+    """The columns of a tree, or the files and classes of torchvision's ImageFolder.
 
-    Raises BadData for an empty file.
+    Raises ValueError if there are no images, other leaves, or columns of several lengths.
     """
-    data = images.read(index)
-    if not len(data):
-        raise BadData(f"{images.name(index)}: the file is empty")
-    return len(data), *encode(data)
+    leaves, structure = pytree.tree_flatten(_columns_of(source), is_leaf=_is_column)
+    columns = [_open_column(leaf) for leaf in leaves]
+    if all(isinstance(column, np.ndarray) for column in columns):
+        raise ValueError(f"images= stores encoded images: allowed are {ALLOWED}")
+    lengths = sorted({len(column) for column in columns})
+    if len(lengths) > 1:
+        raise ValueError(f"images= stores columns of one length, got {lengths}")
+    return EncodedSource(columns, structure)
 
 
-def _write_columns(folder: Path, source: EncodedSource, writer: _ImageWriter) -> None:
+def _columns_of(source: Any) -> Any:
+    # torchvision's ImageFolder has a list of (path, class).
+    samples = getattr(source, "samples", None)
+    if isinstance(samples, list):
+        paths, classes = zip(*samples, strict=True)
+        return list(paths), torch.tensor(classes)
+    return source
+
+
+def _is_column(node: Any) -> bool:
+    """True for a list of paths, of bytes or of numbers: the list is one column, not a tree of
+    columns."""
+    # Only the first element is examined, because the list may have millions of them.
+    is_tree_of = dict, list, tuple, torch.Tensor, np.ndarray, RaggedRows
+    return isinstance(node, list) and bool(node) and not isinstance(node[0], is_tree_of)
+
+
+def _open_column(leaf: Any) -> EncodedImages | np.ndarray:
+    if isinstance(leaf, torch.Tensor):
+        return array_of(leaf, FORMAT_NAME, ALTERNATIVE)
+    if isinstance(leaf, np.ndarray) and leaf.dtype.kind in "biufc":
+        return leaf
+    if isinstance(leaf, RaggedRows):
+        return open_images(leaf)
+    if not isinstance(leaf, list):
+        raise ValueError(f"images= stores no {type(leaf).__name__}: allowed are {ALLOWED}")
+    if isinstance(leaf[0], str | os.PathLike | bytes | bytearray | memoryview):
+        return open_images(leaf)
+    return _open_column(np.asarray(leaf))
+
+
+def _write_columns(folder: Path, source: EncodedSource, encode: Encode, num_threads: int) -> _Tally:
     """Write the structure of the tree and all of its columns into the folder, and to the disk."""
+    tally = _Tally()
     (folder / STRUCTURE).write_text(structure_text(source.structure, FORMAT_NAME))
     for number, column in enumerate(source.leaves):
         if isinstance(column, np.ndarray):
             _write_array(folder / f"{number}.npy", column)
         else:
-            writer.write(folder, number, column)
+            work = partial(_encode_image, column, encode)
+            encoded = map_ahead(work, range(len(column)), num_threads, IMAGES_AHEAD)
+            with closing(encoded), sample_bar(len(column), "write_store") as bar:
+                _write_images(folder, number, encoded, tally, bar)
     for path in folder.iterdir():
         flush_to_disk(path)
+    return tally
+
+
+def _write_images(
+    folder: Path, number: int, images: Iterable[_EncodedImage], tally: _Tally, bar: Any
+) -> None:
+    """Write column `number`: a file with the bytes of all images, and one with their offsets.
+
+    tally, bar: count the images.
+    """
+    offsets = [0]
+    nothing = np.empty(0, np.uint8)
+    with (folder / f"{number}.npy").open("wb") as file:
+        write_header(file, nothing, (0,))
+        for image in images:
+            file.write(image.data)
+            offsets.append(offsets[-1] + len(image.data))
+            tally.stored_as[image.stored_as] += 1
+            tally.before += image.source_nbytes
+            bar.update()
+        tally.after += offsets[-1]
+        # The number of bytes is known only now. numpy pads its header so that the first dimension
+        # can grow to any length in place (GROWTH_AXIS_MAX_DIGITS of numpy.lib.format).
+        file.seek(0)
+        write_header(file, nothing, (offsets[-1],))
+    np.save(folder / f"{number}.{OFFSETS}", np.array(offsets, np.int64))
+
+
+def _encode_image(images: EncodedImages, encode: Encode, index: int) -> _EncodedImage:
+    """Encode an image; raises BadData for an empty file."""
+    data = images.read(index)
+    if not len(data):
+        raise BadData(f"{images.name(index)}: the file is empty")
+    return _EncodedImage(len(data), *encode(data))
 
 
 def _write_array(path: Path, array: np.ndarray) -> None:

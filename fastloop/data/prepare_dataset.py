@@ -34,6 +34,12 @@ from fastloop.core.types import (
     name_of,
 )
 from fastloop.data.chunked_reader import ChunkedReader, forecast_reading_s
+from fastloop.data.class_counts import (
+    ClassCounter,
+    LabelledBatches,
+    check_num_classes,
+    resolve_num_classes,
+)
 from fastloop.data.decoder_agreement import TOLERANCE, decoder_equivalence_id
 from fastloop.data.digest import (
     content_fingerprint,
@@ -46,8 +52,6 @@ from fastloop.data.random_samples import SeededDataset, needs_seeds
 from fastloop.data.reference import (
     HASHES,
     REFERENCE_VERSION,
-    ClassCounter,
-    ObservingBatches,
     write_reference,
 )
 from fastloop.data.sample_advice import advise
@@ -68,8 +72,27 @@ class DataRequest:
     default_collate."""
 
     def prepare(self, compares_checksums: bool = False) -> PreparedData:
-        """Prepare the data, see the function `prepare`."""
-        return prepare(self.dataset, self.store, self.tolerant, self.collate, compares_checksums)
+        """Write the reference and the store of the data unless they exist.
+
+        compares_checksums: read all existing files, and write damaged ones again. Raises BadData,
+        Unsupported or OSError; no partially written file is left behind.
+        """
+        dataset, store = self.dataset, self.store
+        if isinstance(dataset, StreamingDataset):
+            return _prepare_stream(dataset, dataset)
+        # This comes before the download of the dataset: if the store can't hold the dataset,
+        # nothing should be downloaded.
+        check_storable(dataset, store)
+        remove_partial(outputs_folder() / "stores")
+        source_id = _fingerprint_of(dataset)
+        prepared = _prepare_reference(self, source_id, compares_checksums)
+        if store is None:
+            files = dataset.files() if isinstance(dataset, HasFiles) else []
+            return dataclasses.replace(prepared, files=tuple(files))
+        if prepared.broken:
+            reason = f"a store holds intact samples only, and {prepared.broken[0][1]}"
+            raise Unsupported(f"store={name_of(store)}: {reason}; loader=raw leaves it out")
+        return prepare_store(prepared, store, compares_checksums)
 
     def forecast_s(self) -> float:
         """About how many seconds it takes to read all samples for the reference, judging by the
@@ -79,12 +102,10 @@ class DataRequest:
         stream, the dataset is downloaded or generated first if it is missing; without a reference
         it is also opened.
         """
-        dataset = self.dataset
-        if isinstance(dataset, StreamingDataset):
+        if isinstance(self.dataset, StreamingDataset):
             return 0.0
-        source_id = _fingerprint_of(dataset)
-        is_written = read_seal(_reference_path(dataset, source_id, self.tolerant, self.collate))
-        return 0.0 if is_written else forecast_reading_s(dataset.open())
+        is_written = read_seal(_reference_path(self, _fingerprint_of(self.dataset)))
+        return 0.0 if is_written else forecast_reading_s(self.dataset.open())
 
     def prepare_within(self, limit_s: float, compares_checksums: bool = False) -> PreparedData:
         """Prepare the data; raises TimeLimit if no sample is read or written for that many
@@ -111,29 +132,9 @@ def prepare(
     collate: Collate | None = None,
     compares_checksums: bool = False,
 ) -> PreparedData:
-    """Prepare a dataset: write its reference and its store unless they exist.
-
-    tolerant: leave samples that can't be decoded out of the reference, and list them as `broken`.
-    collate: makes the samples, see CollateTraits.defines_samples; None: torch's default_collate.
-    compares_checksums: read all existing files, and write damaged ones again.
-    Raises BadData, Unsupported or OSError; no partially written file is left behind.
-    """
-    if isinstance(dataset, StreamingDataset):
-        return _prepare_stream(dataset, dataset)
-    # This comes before fetch(), which may download: if the store can't hold the dataset, nothing
-    # should be downloaded.
-    check_storable(dataset, store)
-    remove_partial(outputs_folder() / "stores")
-    source_id = _fingerprint_of(dataset)
-    prepared = _prepare_reference(dataset, source_id, tolerant, collate, compares_checksums)
-    if store is None:
-        files = dataset.files() if isinstance(dataset, HasFiles) else []
-        return dataclasses.replace(prepared, files=tuple(files))
-    if prepared.broken:
-        reason = f"a store holds intact samples only, and {prepared.broken[0][1]}"
-        raise Unsupported(f"store={name_of(store)}: {reason}; loader=raw leaves it out")
-    root = Path(store.root).absolute() / f"{_folder_name(dataset, source_id)}.{name_of(store)}"
-    return prepare_store(prepared, store, root, compares_checksums)
+    """Prepare a dataset, see `DataRequest`."""
+    request = DataRequest(dataset=dataset, store=store, tolerant=tolerant, collate=collate)
+    return request.prepare(compares_checksums)
 
 
 def _fingerprint_of(dataset: Dataset) -> str:
@@ -141,32 +142,28 @@ def _fingerprint_of(dataset: Dataset) -> str:
     return fingerprint(dataset.fetch(), source_fingerprint(dataset), *user_class_of(dataset))
 
 
-def _reference_path(
-    dataset: Dataset, source_id: str, tolerant: bool, collate: Collate | None
-) -> Path:
+def _reference_path(request: DataRequest, source_id: str) -> Path:
     """Folder of the dataset's reference. source_id: fingerprint of the dataset's source."""
-    name = f"{_folder_name(dataset, source_id)}.{_reference_kind(tolerant, collate)}"
+    kind = "tolerant" if request.tolerant else "reference"
+    if request.collate is not None:
+        collate_id = fingerprint(repr(request.collate), source_fingerprint(request.collate))
+        kind = f"collate-{collate_id[:16]}"
+    # The names of the dataset's stores begin like this name, see prepare_store.py.
+    name = f"{name_of(request.dataset)}-{source_id[:16]}.{kind}"
     return outputs_folder() / "stores" / name
 
 
-def _folder_name(dataset: Dataset, source_id: str) -> str:
-    """Beginning of the names of the dataset's reference and stores."""
-    return f"{name_of(dataset)}-{source_id[:16]}"
-
-
 def _prepare_reference(
-    dataset: Dataset,
-    source_id: str,
-    tolerant: bool,
-    collate: Collate | None,
-    compares_checksums: bool,
+    request: DataRequest, source_id: str, compares_checksums: bool
 ) -> PreparedData:
     """Write the reference unless it exists, and describe the dataset by it.
 
     source_id: fingerprint of the dataset's source.
     """
-    source = ChunkedReader(dataset, tolerant, None if collate is None else collate.collate)
-    reference = _reference_path(dataset, source_id, tolerant, collate)
+    dataset = request.dataset
+    collate = None if request.collate is None else request.collate.collate
+    source = ChunkedReader(dataset, request.tolerant, collate)
+    reference = _reference_path(request, source_id)
     write = partial(_write_reference, source=source)
     try:
         facts = write_once(
@@ -174,7 +171,7 @@ def _prepare_reference(
         )
     except (SamplesDiffer, UnusableLeaves) as error:
         raise BadData(advise(error, dataset)) from error
-    _check_classes(dataset, facts.get("num_classes"))
+    check_num_classes(dataset, facts.get("num_classes"))
     return PreparedData(
         dataset=dataset,
         label=dataset.label,
@@ -199,14 +196,6 @@ def _write_reference(folder: Path, source: ChunkedReader) -> Facts:
     if is_random:
         source = dataclasses.replace(source, dataset=SeededDataset(source.dataset))
     return write_reference(folder, source) | {"random": is_random}
-
-
-def _reference_kind(tolerant: bool, collate: Collate | None) -> str:
-    """Suffix of the reference's folder; references differ by the collate or, without one, by
-    `tolerant`."""
-    if collate is None:
-        return "tolerant" if tolerant else "reference"
-    return f"collate-{fingerprint(repr(collate), source_fingerprint(collate))[:16]}"
 
 
 def _decoder_facts(dataset: Dataset, facts: Facts) -> Facts:
@@ -242,7 +231,7 @@ def _prepare_stream(dataset: Dataset, stream: StreamingDataset) -> PreparedData:
     classes = ClassCounter()
     scale = dataset.uint8_scale
     with stream.batches() as batches:
-        hashes, leaves = epoch_hashes(ObservingBatches(batches, classes.update), scale)
+        hashes, leaves = epoch_hashes(LabelledBatches(batches, classes), scale)
     digest = reference_digest(hashes, leaves)
     data = fingerprint(
         "stream", digest.count, leaves, digest.total if stream.same_data else "random"
@@ -266,17 +255,3 @@ def _prepare_stream(dataset: Dataset, stream: StreamingDataset) -> PreparedData:
         sample_nbytes=row_nbytes(leaves),
         num_classes=resolve_num_classes(dataset.num_classes, classes.count),
     )
-
-
-def resolve_num_classes(by_dataset: int | None, by_labels: int | None) -> int | None:
-    """The number of classes: the number that the dataset declares or, if this is 0, the number that
-    follows from its labels."""
-    return by_labels if by_dataset == 0 else by_dataset
-
-
-def _check_classes(dataset: Dataset, by_labels: int | None) -> None:
-    """Raise BadData if the dataset declares fewer classes than its labels have."""
-    declared = dataset.num_classes
-    if declared and by_labels and by_labels > declared:
-        reason = f"its labels go up to {by_labels - 1}, and it has {declared} classes"
-        raise BadData(f"{dataset.label}: {reason} (num_classes)")

@@ -5,19 +5,16 @@ The same-data check compares the samples that a loader delivers with these hashe
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import optree
-import torch
 
 from fastloop.core.prepared_data import PreparedData
-from fastloop.core.trees import tree_leaves
 from fastloop.core.types import Leaves, Tree
 from fastloop.data.chunked_reader import ChunkedReader
+from fastloop.data.class_counts import ClassCounter
 from fastloop.data.dataset_batches import returns_batches
 from fastloop.data.decoder_agreement import difference_to_pillow
 from fastloop.data.digest import (
@@ -46,44 +43,40 @@ def write_reference(folder: Path, source: ChunkedReader) -> Facts:
     # the next chunk: a GiB of holes for a store of 4 GiB. So one array is allocated in advance.
     count = len(source.samples)
     ragged = is_ragged(source.dataset)
+    scale = source.dataset.uint8_scale
     hashes = np.zeros((count, 16), np.uint8)
     lengths = np.zeros(count if ragged else 0, np.int64)
-    done = 0
-    nbytes = 0
-    kind = None
+    done, nbytes, kind = 0, 0, None
     broken: list[tuple[int, str]] = []
     classes = ClassCounter()
     for chunk in source.chunks("hashing for the same-data gate"):
-        whole = np.ones(chunk.size, bool)
-        whole[[index - done for index, _ in chunk.broken]] = False
-        if chunk.batch is not None:
-            kind = _same_kind(kind, chunk.batch, done)
-            classes.update(chunk.batch)
-            hashes[done : done + chunk.size][whole] = sample_hashes(
-                chunk.batch, source.dataset.uint8_scale
-            )
-            nbytes += nbytes_of(chunk.batch)
-            if ragged:
-                lengths[done : done + chunk.size][whole] = longest_lengths(chunk.batch)
+        start, done = done, done + chunk.size
         broken += chunk.broken
-        done += chunk.size
+        # No sample of the chunk could be decoded.
+        if chunk.batch is None:
+            continue
+        is_decoded = np.ones(chunk.size, bool)
+        is_decoded[[index - start for index, _ in chunk.broken]] = False
+        kind = _same_kind(kind, chunk.batch, start)
+        hashes[start:done][is_decoded] = sample_hashes(chunk.batch, scale)
+        if ragged:
+            lengths[start:done][is_decoded] = longest_lengths(chunk.batch)
+        nbytes += nbytes_of(chunk.batch)
+        classes.update(chunk.batch)
     tree, leaves = kind or (None, None)
     np.save(folder / HASHES, hashes)
     if ragged:
         np.save(folder / LENGTHS, lengths)
-    mean_nbytes = max(1, round(nbytes / (count - len(broken))))
-    scale = source.dataset.uint8_scale
-    skipped = {index for index, _ in broken}
     return {
         "num_samples": count,
         "leaves": leaves,
         "tree": str(tree),
-        "sample_nbytes": mean_nbytes,
+        "sample_nbytes": max(1, round(nbytes / (count - len(broken)))),
         "broken": broken,
         "num_classes": classes.count,
         "content": content_fingerprint(hashes, leaves or (), scale),
         "returns_batches": returns_batches(source.samples),
-        "pixels_off": difference_to_pillow(source.dataset, skipped),
+        "pixels_off": difference_to_pillow(source.dataset, {index for index, _ in broken}),
     }
 
 
@@ -111,56 +104,3 @@ def _same_kind(before: tuple[Any, Leaves] | None, batch: Tree, index: int) -> tu
         message = f"samples differ: those before {index} are {pair[0]}, {index} is {pair[1]}"
         raise difference_error(message, [before, kind])
     return kind
-
-
-MOST_CLASSES = 100_000
-"""Labels above this number are not classes: a network would need one output for each."""
-
-
-class ClassCounter:
-    """Counts the classes in all batches: the largest label + 1."""
-
-    def __init__(self) -> None:
-        self._lowest = 0
-        self._count = 0
-
-    def update(self, batch: Tree) -> None:
-        """Include the labels of a batch, if it has two leaves and one of these holds labels."""
-        # Labels are int64 and have one dimension. In a tuple the first leaf is the input, so only
-        # the second leaf can be the labels. optree sorts the names of a dict, so either of its
-        # leaves can be the labels; the last one is tried first.
-        leaves = tree_leaves(batch)
-        if len(leaves) != 2:
-            return
-        candidates = leaves[1:] if isinstance(batch, tuple | list) else leaves[::-1]
-        for labels in [leaf for leaf in candidates if _are_labels(leaf)][:1]:
-            low, high = map(int, labels.aminmax())
-            self._lowest = min(self._lowest, low)
-            self._count = max(self._count, high + 1)
-
-    @property
-    def count(self) -> int | None:
-        """Number of classes; None without labels, with negative ones, or above MOST_CLASSES."""
-        return self._count if self._lowest == 0 and 0 < self._count <= MOST_CLASSES else None
-
-
-@dataclass(frozen=True)
-class ObservingBatches:
-    """Batches, each of which is passed to `observe` before it is yielded."""
-
-    batches: Iterable[Tree]
-    observe: Callable[[Tree], None]
-
-    def __len__(self) -> int:
-        return len(self.batches)  # pyright: ignore[reportArgumentType] - a TypeError is intended
-
-    def __iter__(self) -> Iterator[Tree]:
-        for batch in self.batches:
-            self.observe(batch)
-            yield batch
-
-
-def _are_labels(leaf: object) -> bool:
-    """True for a leaf that may be the labels of a batch: int64, with one dimension, not empty."""
-    is_tensor = isinstance(leaf, torch.Tensor)
-    return is_tensor and leaf.dtype == torch.int64 and leaf.ndim == 1 and len(leaf) > 0

@@ -1,4 +1,4 @@
-"""check_order: checks by hashes whether a loader has delivered samples in the plan's order."""
+"""Check by the hashes of samples whether a loader has delivered them in the plan's order."""
 
 from __future__ import annotations
 

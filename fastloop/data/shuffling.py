@@ -1,4 +1,4 @@
-"""shuffling_of: judges how well the samples of some epochs are shuffled."""
+"""Judge how well a loader has shuffled the samples of some epochs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""SpdlPipeline: epochs of whole batches from a pipeline of SPDL, which is reused in each epoch."""
+"""Make batches by a pipeline of the library SPDL, which serves all epochs of a loader in turn."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ GetBatch = Callable[[np.ndarray], Tree]
 
 @dataclass(frozen=True)
 class SpdlPipeline:
-    """Settings of an SPDL pipeline, which makes batches of indices by several calls at once.
+    """Settings of an SPDL pipeline, which turns the indices of a batch into the batch.
 
     An item of the pipeline is a whole batch, because asyncio adds overhead to every item.
     """
@@ -61,6 +61,7 @@ class SpdlPipeline:
                 # The rest of the epoch is still requested, so the pipeline can't be used again.
                 pipeline.stop()
                 raise
+            # Epochs that overlap have a pipeline each, so several may be idle.
             idle.append(pipeline)
 
         try:

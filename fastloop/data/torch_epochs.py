@@ -1,8 +1,7 @@
 """Open epochs of torch's DataLoader, over samples or over streams of whole batches.
 
 `torch_epochs` reads samples by their indices. `stream_epochs` reads batches that a loader makes
-from shards, the files into which a dataset is divided. `check_stream` and `check_shards` check that
-such a loader can follow a job's plan.
+from shards, the files into which a dataset is divided.
 """
 
 from __future__ import annotations
@@ -18,10 +17,9 @@ from torch.utils.data import DataLoader, IterableDataset, Sampler
 
 from fastloop.core.index_batches import IndexBatches
 from fastloop.core.open_iterators import OpenIterators
-from fastloop.core.order_parts import OrderPrefix, order_of_all_ranks
 from fastloop.core.plan import Plan
 from fastloop.core.protocols import Order, Samples
-from fastloop.core.types import Batches, Epochs, Tree, Unsupported, name_of
+from fastloop.core.types import Batches, Epochs, Tree
 from fastloop.data.dataset_samples import is_broken, wrap_samples
 from fastloop.data.worker_errors import name_failing_sample
 from fastloop.processes.parent_death import tie_worker_to_parent
@@ -176,39 +174,3 @@ def stream_epochs(batches: Callable[[int], Batches], plan: Plan) -> Iterator[Epo
     loader = DataLoader(stream, worker_init_fn=tie_worker_to_parent, **settings)
     with closing(stream), _epochs_of(loader, stream) as epochs:
         yield epochs
-
-
-def check_stream(loader: str, plan: Plan, world_size: int) -> None:
-    """Raise Unsupported for a plan that a loader of shards can't follow.
-
-    loader: name of the loader. world_size: number of ranks that will share the plan.
-    """
-    order = order_of_all_ranks(plan)
-    loading = plan.loading
-    if isinstance(order, OrderPrefix):
-        raise Unsupported(f"batches: loader={loader} shuffles the samples itself")
-    if name_of(order) not in ("random", "sequential"):
-        reason = f"loader={loader} reads the stored order, or shuffles it itself"
-        raise Unsupported(f"order={name_of(order)}: {reason}")
-    readers = world_size * max(1, loading.num_workers)
-    if readers == 1:
-        return
-    setting = _setting_of_readers(plan, world_size)
-    if name_of(order) == "sequential":
-        raise Unsupported(f"{setting}: order=sequential of loader={loader} needs a single reader")
-    if loading.drop_last:
-        reason = f"each of {readers} readers of loader={loader} would drop samples of its own"
-        raise Unsupported(f"{setting} with drop_last=true: {reason}")
-
-
-def check_shards(plan: Plan, num_shards: int) -> None:
-    """Raise Unsupported if there are so few shards that a worker of some rank would get none."""
-    readers = plan.world_size * max(1, plan.loading.num_workers)
-    if readers > num_shards:
-        setting = _setting_of_readers(plan, plan.world_size)
-        raise Unsupported(f"{setting}: {readers} readers of {num_shards} shards; see num_shards")
-
-
-def _setting_of_readers(plan: Plan, world_size: int) -> str:
-    """The setting, as on the command line, by which several processes read the shards."""
-    return f"num_workers={plan.loading.num_workers}" if world_size == 1 else "launcher=torchrun"

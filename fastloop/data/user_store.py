@@ -234,10 +234,10 @@ def _write_files(folder: Path, source: StoreSource, ragged: bool) -> None:
     chunks = _check_alike(_with_bar(source))
     with write_beside(folder) as beside:
         beside.mkdir()
-        if isinstance(source, TreeSource) or not source.may_differ:
-            write_npy(beside, chunks, None)
-        else:
+        if source.may_differ:
             write_ragged(beside, chunks, source, ragged)
+        else:
+            write_npy(beside, chunks, None)
         if not (beside / STRUCTURE).exists():
             raise ValueError(f"{folder}: there are no samples to write")
         for path in beside.iterdir():

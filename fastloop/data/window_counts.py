@@ -1,5 +1,11 @@
-"""The numbers of samples and batches in a timed window: `check_counts` compares them with those
-that were asked for."""
+"""Check that a timed window had the samples and batches that were asked for, and count the samples
+that an epoch has.
+
+In each epoch, all ranks together deliver the samples that the plan asks for, with or without the
+repeated samples that pad the ranks to one length. No batch is larger than batch_size. There are as
+few batches as if only the last batch of each worker were smaller; if broken samples are skipped,
+there may be more.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +40,7 @@ class EpochCounts:
 def check_counts(
     prepared: PreparedData, plan: Plan, sizes: Sequence[Sequence[int]], *, own_batches: bool
 ) -> None:
-    """Raise Invalid unless each epoch of a window has the samples and batches that were asked for.
+    """Raise Invalid unless each epoch of a window follows the rules of this module.
 
     sizes: number of samples of each batch of this rank, by epoch. own_batches: the loader sets the
     sizes of its batches itself. All ranks are checked together, and all raise the same error.

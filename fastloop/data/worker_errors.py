@@ -1,4 +1,4 @@
-"""name_failing_sample: raises the errors of DataLoader workers with the failing sample's index."""
+"""Explain the errors of DataLoader workers: name the failing sample, or the end of a worker."""
 
 from __future__ import annotations
 

@@ -14,11 +14,13 @@ from typing import Any
 import torch
 
 from fastloop.core import stats
+from fastloop.core.device_time import synchronize
 from fastloop.core.move_tensors import map_tensors
 from fastloop.core.prepared_data import PreparedData
-from fastloop.core.spans import core_delay_ns, now_ns, process_cpu_ns, seconds_between, synchronize
-from fastloop.core.types import Tree
-from fastloop.explain.rungs import benchmark_of
+from fastloop.core.spans import now_ns, process_cpu_ns, seconds_between
+from fastloop.core.thread_times import core_delay_ns
+from fastloop.core.types import Epochs, Tree
+from fastloop.explain.job_facts import benchmark_of
 from fastloop.trial.job import Job
 from fastloop.trial.job_context import JobContext
 from fastloop.trial.job_start import start_job
@@ -90,34 +92,18 @@ def time_batches(job: Job, prepared: PreparedData) -> BatchTimes:
             clone_s=_clone_seconds(first),
             torch_threads=torch.get_num_threads(),
         )
-        session = benchmark_of(job).session(context.build_setup(first))
-        consume, _ = session.start(deliver)
+        consume, _ = benchmark_of(job).session(context.build_setup(first)).start(deliver)
         # The first step is slower, because it allocates or compiles.
         consume(first)
-        batches = _warm_up(batches, consume)
-        begun_ns = now_ns()
-        _record(times, batches, consume, context)
-        # If the epoch is short, the warm-up has taken all of its batches.
-        if not times.load_s:
-            _record(times, iter(loader.epochs(0)), consume, context)
-        # A few milliseconds are too short to measure, so a short epoch is repeated, unless that
-        # would start workers again.
-        while not job.loading.num_workers and _is_short(times, begun_ns):
-            batches = iter(loader.epochs(0))
-            # The first batch of an epoch also waits for the epoch's order.
-            consume(next(batches))
-            before = len(times.load_s)
-            _record(times, batches, consume, context)
-            # An epoch of a single batch would be repeated for nothing.
-            if len(times.load_s) == before:
-                break
+        _warm_up(batches, consume)
+        _record_epochs(times, batches, loader.epochs, consume, context)
     return times
 
 
 def merge_batches(one: BatchTimes, other: BatchTimes) -> BatchTimes:
     """The times of two passes of the same job together, with the difference of the passes.
 
-    The time of the first batch and the number of threads are those of `one`.
+    The time of the first batch and the number of threads are taken from `one`.
     """
     seconds = [stats.mean(each.load_s) + stats.mean(each.step_s) for each in (one, other)]
     return replace(
@@ -132,24 +118,6 @@ def merge_batches(one: BatchTimes, other: BatchTimes) -> BatchTimes:
     )
 
 
-def _warm_up(batches: Iterator[Tree], consume: Consumer) -> Iterator[Tree]:
-    """Consume batches for WARM_UP_S, and return an iterator over the remaining ones."""
-    # In a new process, the caches and the clock rate of a core take a while to reach their usual
-    # state.
-    start_ns = now_ns()
-    while seconds_between(start_ns, now_ns()) < WARM_UP_S:
-        batch: Any = next(batches, END)
-        if batch is END:
-            break
-        consume(batch)
-    return batches
-
-
-def _is_short(times: BatchTimes, begun_ns: int) -> bool:
-    """True if fewer than MOST_TIMED batches are timed, and LEAST_TIMED_S have not passed."""
-    return len(times.load_s) < MOST_TIMED and seconds_between(begun_ns, now_ns()) < LEAST_TIMED_S
-
-
 def _clone_seconds(batch: Tree) -> float:
     """Seconds to copy the batch in memory."""
     # The least of a few copies: the first one also maps new memory.
@@ -159,6 +127,49 @@ def _clone_seconds(batch: Tree) -> float:
         map_tensors(torch.clone, batch)
         seconds.append(seconds_between(start_ns, now_ns()))
     return min(seconds)
+
+
+def _warm_up(batches: Iterator[Tree], consume: Consumer) -> None:
+    """Consume batches for WARM_UP_S, or until the epoch ends."""
+    # In a new process, the caches and the clock rate of a core take a while to reach their usual
+    # state.
+    start_ns = now_ns()
+    while seconds_between(start_ns, now_ns()) < WARM_UP_S:
+        batch: Any = next(batches, END)
+        if batch is END:
+            return
+        consume(batch)
+
+
+def _record_epochs(
+    times: BatchTimes,
+    batches: Iterator[Tree],
+    epochs: Epochs,
+    consume: Consumer,
+    context: JobContext,
+) -> None:
+    """Append the times of the batches that the warm-up has left, and of further epochs if the epoch
+    is short.
+
+    batches: the rest of the epoch of the warm-up. epochs: function from an epoch's number to its
+    batches.
+    """
+    begun_ns = now_ns()
+    _record(times, batches, consume, context)
+    # If the epoch is short, the warm-up has taken all of its batches.
+    if not times.load_s:
+        _record(times, iter(epochs(0)), consume, context)
+    # A few milliseconds are too short to measure, so a short epoch is repeated, unless that would
+    # start workers again.
+    while not context.job.loading.num_workers and _is_short(times, begun_ns):
+        batches = iter(epochs(0))
+        # The first batch of an epoch also waits for the epoch's order.
+        consume(next(batches))
+        before = len(times.load_s)
+        _record(times, batches, consume, context)
+        # An epoch of a single batch would be repeated for nothing.
+        if len(times.load_s) == before:
+            return
 
 
 def _record(
@@ -185,3 +196,11 @@ def _record(
         times.step_cpu_s.append(seconds_between(ready_cpu_ns, stop_cpu_ns))
         if seconds_between(begun_ns, stop_ns) > TIMED_S and len(times.load_s) >= FEWEST_TIMED:
             return
+
+
+def _is_short(times: BatchTimes, begun_ns: int) -> bool:
+    """True if fewer than MOST_TIMED batches are timed, and LEAST_TIMED_S have not passed.
+
+    begun_ns: start of the timing, by the clock of `now_ns`.
+    """
+    return len(times.load_s) < MOST_TIMED and seconds_between(begun_ns, now_ns()) < LEAST_TIMED_S

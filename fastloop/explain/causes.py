@@ -12,8 +12,8 @@ from fastloop.explain.cause_names import CauseName
 from fastloop.explain.change import LEAST_GAIN
 from fastloop.explain.core_limits_text import describe_cores, describe_quota
 from fastloop.explain.image_decoding import reads_images
+from fastloop.explain.job_facts import uses_dataloader
 from fastloop.explain.proposed_changes import LEAST_WARM_SHARE
-from fastloop.explain.rungs import uses_dataloader
 from fastloop.explain.surroundings import Surroundings
 from fastloop.trial.job import Job
 

@@ -29,18 +29,20 @@ from fastloop.core.protocols import StreamingDataset
 from fastloop.core.result import Measurement
 from fastloop.core.spans import now_ns, seconds_between
 from fastloop.core.types import UsageError
-from fastloop.explain.batch_passes import BatchTimes
 from fastloop.explain.causes import find_causes
 from fastloop.explain.change import Change
+from fastloop.explain.epoch_parts import work_of
 from fastloop.explain.explained_job import ExplainedJob, count_batches
 from fastloop.explain.explanation_text import to_json
 from fastloop.explain.image_decoding import describe_decoding
-from fastloop.explain.ladder import build_ladder, work_of
+from fastloop.explain.job_facts import benchmark_name, benchmark_of, overlaps, uses_dataloader
+from fastloop.explain.ladder import build_ladder
 from fastloop.explain.model import is_close
 from fastloop.explain.predict import Measured, predict_seconds
 from fastloop.explain.predicted_gain import predict_gain
 from fastloop.explain.prediction_input import (
     PartCosts,
+    SingleBatches,
     measure_for_model,
     measure_hand_off,
     measure_parts,
@@ -49,7 +51,6 @@ from fastloop.explain.prediction_input import (
 from fastloop.explain.proposed_changes import propose_changes, read_changes
 from fastloop.explain.record_epoch import Recording
 from fastloop.explain.rung_passes import Round
-from fastloop.explain.rungs import benchmark_name, benchmark_of, overlaps, uses_dataloader
 from fastloop.explain.surroundings import Beginning, look_after, look_before
 from fastloop.explain.verdict import add_threads, is_imprecise, judge
 from fastloop.explain.what_ifs import (
@@ -83,10 +84,12 @@ OF_THIS_COMMAND = ("baseline", "explain", "resume", "retry_failed", "try", "what
 class _JobPasses:
     """Measurements of the passes of a job; a pass is an epoch, or a part of one."""
 
+    explained: ExplainedJob
+    """The job with the epochs of its rounds, which may be cut."""
     first_batch_s: float
     """Seconds from the opening of the loader to its first batch on the device."""
-    times: tuple[BatchTimes, BatchTimes]
-    """Times of single batches without workers: with the job's threads, and with one thread."""
+    times: SingleBatches
+    """Times of single batches without workers."""
     serial: Round
     """A round of the ladder in which loading does not overlap steps. If the job overlaps them, this
     is an extra round without workers; otherwise the last of `rounds`. If the loader can't be taken
@@ -119,7 +122,7 @@ def check_request(requests: Sequence[JobRequest], command: str = "explain") -> J
 
 
 def _without_sweep(overrides: Sequence[str]) -> tuple[str, ...]:
-    """The overrides without those of OF_THIS_COMMAND, for the command line of a change."""
+    """The overrides without settings of OF_THIS_COMMAND, for the command line of a change."""
     return tuple(each for each in overrides if each.partition("=")[0] not in OF_THIS_COMMAND)
 
 
@@ -146,20 +149,22 @@ def explain_job(
     # The first pass brings the files into memory, so the page cache is looked at before.
     beginning = look_before(whole_epochs.prepared.files)
     traversal = compose(TRAVERSAL.apply(request.overrides))
-    passes, explained = _measure(whole_epochs, traversal, request.job.most_trials, seconds)
+    passes = _measure(whole_epochs, traversal, request.job.most_trials, seconds)
+    explained = passes.explained
     name = benchmark_name(request.job)
     decoding = describe_decoding(request.job, whole_epochs.prepared)
     verdict = judge(passes.ladder, name, passes.first_batch_s, decoding)
     costs = measure_parts(explained)
     found = _find_changes(explained, beginning, costs, request, compose)
     measured = _measure_for_changes(explained, found, passes, costs)
-    changes, model_ratio = _predict(explained, found, measured, passes.ladder)
+    model_ratio = predict_seconds(explained.job, measured) / passes.ladder.epoch_s.value
+    # If the model misses the time of the unchanged job, nothing is predicted.
+    model = measured if is_close(model_ratio) else None
+    changes = _predict_gains(explained.job, found, model, passes.ladder)
     chosen = choose(changes, request.sweep.tries)
     gains = try_changed_jobs(explained, chosen, request.job.most_trials, seconds)
     what_ifs = list_what_ifs(changes, gains, request)
-    around = look_after(
-        explained.job, beginning, measured if is_close(model_ratio) else None, passes.times[0]
-    )
+    around = look_after(explained.job, beginning, model, passes.times.own_threads)
     label = f"{request.choices['loader']} {whole_epochs.prepared.label}"
     return Explanation(
         name=label,
@@ -205,8 +210,8 @@ def _prepare(request: JobRequest, progress: Progress) -> ExplainedJob:
 
 def _measure(
     whole_epochs: ExplainedJob, traversal: Job, num_rounds: int, seconds: float | None
-) -> tuple[_JobPasses, ExplainedJob]:
-    """Run the passes; returns their measurements, and the job with the cut epochs of the passes.
+) -> _JobPasses:
+    """Run the passes.
 
     whole_epochs: the job with whole epochs. traversal: the job without steps. num_rounds: number of
     rounds, and of rounds to add if the ladder is imprecise. seconds: as in `explain_job`.
@@ -240,7 +245,8 @@ def _measure(
         return build_ladder(rounds, whole_epochs.whole_batches, work_s, started, shares, device)
 
     rounds = explained.time_ladder(num_rounds, seconds, lambda few: is_imprecise(build(few)))
-    passes = _JobPasses(
+    return _JobPasses(
+        explained=explained,
         first_batch_s=present.first_batch_s,
         times=times,
         serial=serial or rounds[-1],
@@ -248,7 +254,6 @@ def _measure(
         ladder=build(rounds),
         without_steps=without_steps,
     )
-    return passes, explained
 
 
 def _time_without_steps(explained: ExplainedJob, traversal: Job) -> Measurement:
@@ -301,24 +306,19 @@ def _measure_for_changes(
     return measure_for_model(explained, passes.times, passes.serial, hand_off, costs)
 
 
-def _predict(
-    explained: ExplainedJob,
-    found: Sequence[ChangedJob],
-    measured: Measured,
-    ladder: Ladder,
-) -> tuple[list[ChangedJob], float]:
-    """The changes with their predicted gains, and the ratio of the model to the measurement.
+def _predict_gains(
+    present: Job, found: Sequence[ChangedJob], model: Measured | None, ladder: Ladder
+) -> list[ChangedJob]:
+    """The changes with their predicted gains.
 
-    The ratio is that of the predicted time of the unchanged job to its measured time. If it is not
-    close to 1, no gain is predicted.
+    model: the input of the model of the present job; None: nothing is predicted.
     """
-    ratio = predict_seconds(explained.job, measured) / ladder.epoch_s.value
-    if not is_close(ratio):
-        return [*found], ratio
-    gains = (predict_gain(each.job, explained.job, measured, ladder) for each in found)
+    if model is None:
+        return [*found]
     return [
-        replace(each, predicted_gain=gain) for each, gain in zip(found, gains, strict=True)
-    ], ratio
+        replace(each, predicted_gain=predict_gain(each.job, present, model, ladder))
+        for each in found
+    ]
 
 
 def write_timeline(recording: Recording, folder: Path, title: str) -> InstrumentedEpoch:

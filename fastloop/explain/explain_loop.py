@@ -14,12 +14,14 @@ import torch
 from torch.utils.data import DataLoader  # noqa: TID251 - for isinstance
 
 from fastloop.core import stats
+from fastloop.core.device_time import synchronize
 from fastloop.core.explanation import Ladder, Verdict
 from fastloop.core.interleave import rounds
-from fastloop.core.machine_load import LoadSummary, LoadWatch, describe_load
+from fastloop.core.load_text import describe_load
+from fastloop.core.machine_load import LoadSummary, LoadWatch
 from fastloop.core.number_text import significant
 from fastloop.core.parts import Part
-from fastloop.core.spans import now_ns, seconds_between, synchronize
+from fastloop.core.spans import now_ns, seconds_between
 from fastloop.core.text import wrap
 from fastloop.core.time_limits import deadline_after
 from fastloop.core.types import Epochs, Tree
@@ -35,7 +37,7 @@ from fastloop.explain.loop_rungs import (
     rung_notes,
     rung_openers,
 )
-from fastloop.explain.rung_loaders import MOST_READY, READY_S
+from fastloop.explain.ready_data import MOST_READY, READY_S
 from fastloop.explain.rung_passes import Round
 from fastloop.explain.verdict import judge, verdict_lines
 from fastloop.options.loader.user import iterable_epochs
@@ -166,7 +168,7 @@ def explain_loop(
     watch = LoadWatch()
     timed, without_steps_s = _run_rounds(loop, openers, trials, seconds, watch)
     load = watch.summary()
-    # {}: the hidden work is unknown, as that of any loader except a DataLoader. None: nothing
+    # {}: the hidden work is unknown, as with any loader except a DataLoader. None: nothing
     # overlaps with the steps, as with a DataLoader without workers.
     work_s: dict[Part, float] | None = {}
     if isinstance(loader, DataLoader):

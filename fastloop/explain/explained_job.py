@@ -22,9 +22,10 @@ from fastloop.core.time_limits import Deadline, deadline_after, within
 from fastloop.core.traits import LoaderTraits, traits_of
 from fastloop.core.types import UsageError, name_of
 from fastloop.explain.batch_passes import BatchTimes, time_batches
+from fastloop.explain.job_facts import uses_dataloader
 from fastloop.explain.record_epoch import Recording, record_epoch
 from fastloop.explain.rung_passes import EpochTimes, Round, time_rung
-from fastloop.explain.rungs import rungs_of, uses_dataloader
+from fastloop.explain.rungs import rungs_of
 from fastloop.trial.job import Job
 
 Key = TypeVar("Key")
@@ -86,7 +87,7 @@ class ExplainedJob:
     def with_workers(self, workers: int, context: str | None = None) -> ExplainedJob:
         """The job with that number of workers, at least one.
 
-        context: the start method of the workers; None: that of the job.
+        context: the start method of the workers; None: the job's own.
         """
         context = context or self.job.loading.multiprocessing_context
         settings = {"num_workers": workers, "multiprocessing_context": context}
@@ -160,7 +161,7 @@ class ExplainedJob:
 
         num_rounds: number of rounds, if there is time. seconds: time after which no round begins,
         once FEWEST_ROUNDS have run; None: MOST_SECONDS. needs_more: returns True if the rounds so
-        far do not suffice. Up to num_rounds more rounds then follow; none of them begins after
+        far do not suffice. Up to num_rounds more rounds then follow; no such round begins after
         MORE_UNTIL_S, or after `seconds` if that is less.
         """
         # The time counts from the first round on, so a job with slow passes gets no added rounds.

@@ -14,7 +14,7 @@ from fastloop.core.explanation import (
     LadderRow,
     WhatIf,
 )
-from fastloop.core.machine_load import describe_load
+from fastloop.core.load_text import describe_load
 from fastloop.core.number_text import show_estimate, show_percent, significant
 from fastloop.core.parts import Part
 from fastloop.core.stats import Estimate, no_less_than_zero

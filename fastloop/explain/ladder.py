@@ -1,29 +1,40 @@
-"""Build the ladder of a job: the time that each part adds to an epoch.
+"""Build the ladder of a job: the time that each part adds to an epoch, with its certainty.
 
 A rung is the job without some of its parts. Each rung has one part more than the rung below it, and
-the last rung is the job as it is. So the time that a part adds is the difference of two rungs. A
-round times each rung once, in processes of their own.
+the last rung is the job as it is. A round times each rung once, in processes of their own. The
+times are noisy, so `build_ladder` works on draws: arrays of possible values of the undisturbed
+times, the likeliest first (see certainty.py). It
 
-Times are noisy. A draw is a random guess at the undisturbed times of all rungs, see certainty.py.
-Values are computed for each draw, and the first draw gives the estimate.
+1. draws the seconds of each rung,
+2. limits the draws by measurements that a noisy difference of two rungs can't refute: the time of
+   the loader without steps, the time in the loader's next(), and the time of placing batches by a
+   clock,
+3. splits the draws into parts, of which the start-up is one (see epoch_parts.py),
+4. summarizes the draws of each part as a row of the ladder.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
-from typing import Any, TypeVar
+from dataclasses import replace
 
 import numpy as np
 
 from fastloop.core import stats
 from fastloop.core.explanation import Ladder, LadderRow
 from fastloop.core.parts import Part
+from fastloop.core.stats import Estimate
 from fastloop.explain.certainty import draw_seconds, draw_shares, estimate_from
-from fastloop.explain.ladder_limits import find_slower_steps, limit_draws, reach_next, spread_of
+from fastloop.explain.epoch_parts import (
+    increase_by_rung,
+    loader_start_s,
+    source_start_s,
+    split_epoch,
+    starting_rungs,
+    whole_epochs,
+)
 from fastloop.explain.rung_passes import Round
-from fastloop.explain.rungs import increase_by_rung, starting_rungs
-
-T = TypeVar("T", float, np.ndarray)
 
 
 def build_ladder(
@@ -41,110 +52,134 @@ def build_ladder(
     work_s: seconds of each part in an epoch in which loading does not overlap the steps; a missing
     part is unknown. None: the job itself overlaps nothing.
 
-    serial: the round without overlap from which work_s was computed. Its first wait shows the time
-    of a first load, which is no part of the Dataset's start-up in the workers. None: that start-up
-    counts as zero, because workers don't start in each epoch.
+    serial: the round without overlap from which work_s was computed. It shows the time of a first
+    load, which is no part of the start-up of the source of samples. None: that start-up counts as
+    zero, because workers don't start in each epoch.
 
     loader_shares: for each measurement, seconds of the loader without steps divided by seconds of
     the job, for the same batches; empty: not measured.
 
     device: type of the device of the steps; empty: not known.
     """
-    last = list(rounds[0])[-1]
-    epochs = [times[last].whole_epoch_s(batches) for times in rounds]
-    drawn_s, levels = draw_seconds([_whole_epochs(times, batches) for times in rounds])
-    noise = max(levels.noise, spread_of(epochs))
-    seconds = limit_draws(drawn_s, rounds, loader_shares, noise, overlaps=work_s is not None)
-    starts = [[_start_s(each) for each in rounds], [_late_start_s(each, serial) for each in rounds]]
-    drawn = [_draw_starts(each, epochs, seconds[last]) for each in starts]
-    # Each draw is split by itself, so the parts of a draw add up to its seconds of the job. The
+    job = list(rounds[0])[-1]
+    overlaps = work_s is not None
+    epochs = [times[job].whole_epoch_s(batches) for times in rounds]
+    seconds, levels = draw_seconds([whole_epochs(times, batches) for times in rounds])
+    seconds = _limit_by_loader(seconds, loader_shares, max(levels.noise, _spread_of(epochs)))
+    # If the job overlaps nothing, all of its loading happens inside next().
+    if not overlaps:
+        seconds = _limit_by_next(seconds, rounds)
+    seconds = _limit_copy(seconds, rounds)
+    loader_starts = [loader_start_s(times) for times in rounds]
+    source_starts = [source_start_s(times, serial) for times in rounds]
+    parts = split_epoch(
+        seconds,
+        _draw_start_up(loader_starts, epochs, seconds[job]),
+        _draw_start_up(source_starts, epochs, seconds[job]),
+    )
+    # Each draw is divided by its own seconds of the job, so the shares of a draw add up to 1. The
     # noise of a rung is in the rung's own part and, with the opposite sign, in the next part.
-    shares = {rung: part / seconds[last] for rung, part in _split(seconds, *drawn).items()}
+    shares = {part: draws / seconds[job] for part, draws in parts.items()}
+    perfect = seconds[Part.STEP] / seconds[job]
+    wait = estimate_from(1 - perfect)
+    # On other devices the time in next() is no lower limit of the wait: the device may compute
+    # while the loop loads.
+    if not overlaps and device == "cpu":
+        wait = _reach_next(wait, rounds)
     epoch_s = stats.estimate(epochs)
     rows = _build_rows(shares, epoch_s.value, batches, work_s)
-    perfect = seconds[Part.STEP] / seconds[last]
     return Ladder(
-        rows=tuple(rows),
+        rows=rows,
         batches=batches,
         epoch_s=epoch_s,
         perfect_s=estimate_from(perfect * epoch_s.value),
-        wait_share=reach_next(
-            estimate_from(1 - perfect), rounds, device, overlaps=work_s is not None
-        ),
+        wait_share=wait,
         explained=sum(max(0.0, row.share.value) for row in rows),
         residue=sum(max(0.0, -row.share.high) for row in rows),
-        start_up_s=stats.estimate([times[last].start_up_s for times in rounds]),
+        start_up_s=stats.estimate([times[job].start_up_s for times in rounds]),
         noise=levels.noise,
-        slower_steps=None if work_s is not None else find_slower_steps(rounds, shares),
+        slower_steps=None if overlaps else _find_slower_steps(rounds, shares),
         rounds=len(rounds),
     )
 
 
-def _build_rows(
-    shares: Mapping[Part, np.ndarray],
-    epoch_s: float,
-    batches: int,
-    work_s: Mapping[Part, float] | None,
-) -> list[LadderRow]:
-    """A row of the ladder for each part.
+def _limit_by_loader(
+    seconds: Mapping[Part, np.ndarray], shares: Sequence[float], noise: float
+) -> Mapping[Part, np.ndarray]:
+    """Limit the draws: no rung differs from the job by more than the loader takes alone.
 
-    shares: draws of each part's share of an epoch. epoch_s: seconds of an epoch of the job. work_s:
-    as for `build_ladder`.
+    shares: the loader_shares of `build_ladder`; empty: no limit is known. noise: relative standard
+    deviation of a measurement.
     """
-    batch_ms = 1e3 * epoch_s / batches
-    sure = _find_sure_greatest(shares)
-    rows = []
-    for rung, draws in shares.items():
-        exposed = estimate_from(draws * batch_ms)
-        rows.append(
-            LadderRow(
-                rung=rung,
-                exposed_ms=exposed,
-                share=estimate_from(draws),
-                hidden_ms=_find_hidden_ms(rung, exposed.value, batches, work_s),
-                sure_greatest=sure.get(rung, 0.0),
-            )
-        )
-    return rows
+    # Steps and loading that share the cores take at most as long as one after the other: no part of
+    # loading adds more to an epoch than all of loading takes alone. A difference of two rungs with
+    # long steps may exceed that limit by noise, which is no evidence against the limit.
+    if not shares:
+        return seconds
+    error = max(noise, _spread_of(shares)) / len(shares) ** 0.5
+    normals = np.random.default_rng(2).standard_normal(len(seconds[Part.STEP]))
+    # As in draw_seconds, the first draw is the estimate.
+    normals[0] = 0
+    return _clip_rungs(seconds, list(seconds), stats.median(shares) * np.exp(error * normals))
 
 
-def _whole_epochs(times: Round, batches: int) -> dict[Part, float]:
-    """Seconds of an epoch with that number of batches, by rung."""
-    return {rung: each.whole_epoch_s(batches) for rung, each in times.items()}
+def _limit_by_next(
+    seconds: Mapping[Part, np.ndarray], rounds: Sequence[Round]
+) -> Mapping[Part, np.ndarray]:
+    """Limit the draws of a job that overlaps nothing: no part of loading takes longer than next().
 
-
-def _start_s(times: Round) -> float:
-    """Seconds in which the loader starts up and ends in an epoch, in one round."""
-    starting, before = starting_rungs(times)
-    start_s = times[starting].start_up_s - times[before].start_up_s
-    # The loop waits while a worker writes the first batch to shared memory, which is work on a
-    # batch. As far as it exceeds the wait for a later batch, it counts as hand-off, not start-up.
-    first_s = max(0.0, times[starting].share_s - times[starting].later_wait_s)
-    return start_s - min(first_s, max(0.0, start_s))
-
-
-def _sampling_rung(times: Mapping[Part, Any]) -> Part:
-    """The lowest rung that makes samples."""
-    return Part.DECODE if Part.DECODE in times else list(times)[-1]
-
-
-def _late_start_s(times: Round, serial: Round | None) -> float:
-    """Seconds in which the source of samples starts up, such as a Dataset that opens a file.
-
-    The result is one round's, and noise may make it negative. serial: as for `build_ladder`.
+    If steps between loads are slower far beyond noise, the draws stay as they are.
     """
-    rung = _sampling_rung(times)
-    if serial is None or Part.HAND_OFF not in times or rung not in serial:
-        return 0.0
-    # The rung HAND_OFF has ready batches, and so only the start-up of the loader. The rest of the
-    # start-up also contains the first load, which is work on a batch, and is subtracted. A negative
-    # result is kept: the median of results that are cut off at zero would turn noise into start-up.
-    # `_split` limits the draws later.
-    first_load_s = max(0.0, serial[rung].first_wait_s - times[rung].later_wait_s)
-    return times[rung].start_up_s - times[Part.HAND_OFF].start_up_s - first_load_s
+    rungs = list(seconds)
+    job = rungs[-1]
+    shares = {rung: part / seconds[job] for rung, part in increase_by_rung(seconds).items()}
+    slower = _find_slower_steps(rounds, shares)
+    # If the interval of few rounds only just excludes zero, the clock around next() is the better
+    # evidence.
+    if slower.low > max(0.0, slower.value / 2):
+        return seconds
+    _, below = starting_rungs(seconds)
+    in_next = draw_shares([times[job].next_share for times in rounds], len(seconds[job]), seed=3)
+    # Lower rungs are not limited: they also lack the copy to the device, which is not in next().
+    return _clip_rungs(seconds, rungs[rungs.index(below) :], np.maximum(0.0, in_next))
 
 
-def _draw_starts(
+def _limit_copy(
+    seconds: Mapping[Part, np.ndarray], rounds: Sequence[Round]
+) -> Mapping[Part, np.ndarray]:
+    """Limit the draws: placing batches on the device adds at most the time that a clock measured.
+
+    If a round has no such time, the draws stay as they are.
+    """
+    # The same steps may take a quarter longer in one pass than in another, if they compute in
+    # several threads. Such a difference is no evidence of copies that the clock did not measure.
+    passes = [times[Part.COPY] for times in rounds if Part.COPY in times]
+    shares = [each.place_s / each.seconds for each in passes if each.place_s is not None]
+    if not shares or len(shares) < len(rounds):
+        return seconds
+    step_s, copy_s = seconds[Part.STEP], seconds[Part.COPY]
+    placing = np.maximum(0.0, draw_shares(shares, len(copy_s), seed=4))
+    return {**seconds, Part.COPY: np.clip(copy_s, step_s, step_s + placing * copy_s)}
+
+
+def _clip_rungs(
+    seconds: Mapping[Part, np.ndarray], rungs: Sequence[Part], share: np.ndarray
+) -> Mapping[Part, np.ndarray]:
+    """Limit the draws of these rungs: each differs by at most this share from the job's draw."""
+    job = seconds[list(seconds)[-1]]
+    low, high = (1 - share) * job, (1 + share) * job
+    return {
+        rung: np.clip(draws, low, high) if rung in rungs else draws
+        for rung, draws in seconds.items()
+    }
+
+
+def _spread_of(values: Sequence[float]) -> float:
+    """Standard deviation of the logarithms of the values; 0 for a single value."""
+    return stats.std([math.log(value) for value in values]) or 0.0
+
+
+def _draw_start_up(
     starts: Sequence[float], epochs: Sequence[float], epoch_draws: np.ndarray
 ) -> np.ndarray:
     """Draws of the seconds of a start-up, the likeliest draw first.
@@ -157,57 +192,76 @@ def _draw_starts(
     return draw_shares(shares, len(epoch_draws), seed=1) * epoch_draws
 
 
-def _split(seconds: Mapping[Part, T], start_s: T, late_s: T) -> dict[Part, T]:
-    """Seconds of a whole epoch by part, the lowest first; their sum is the seconds of the job.
+def _reach_next(wait: Estimate, rounds: Sequence[Round]) -> Estimate:
+    """The estimate of the wait, with an interval that reaches the measured share in next()."""
+    # Noise of the steps may bring the difference of two rungs below the measured wait of the loop.
+    return replace(wait, high=max(wait.high, _share_in_next(rounds)))
 
-    seconds: seconds of each rung, the lowest first; an array holds draws. start_s: seconds of the
-    loader's start-up. late_s: seconds of the start-up of the source of samples.
+
+def _share_in_next(rounds: Sequence[Round]) -> float:
+    """Median share of an epoch of the job that is in the loader's next()."""
+    job = list(rounds[0])[-1]
+    return stats.median([times[job].next_share for times in rounds])
+
+
+def _find_slower_steps(rounds: Sequence[Round], shares: Mapping[Part, np.ndarray]) -> Estimate:
+    """Share of the epoch that is neither in next(), nor in the step, nor in the loop's other work.
+
+    In a job that overlaps nothing, this share is the time by which steps are slower than steps
+    without loads between them. shares: draws of each part's share of the epoch.
     """
-    rungs = list(seconds)
-    starting, before = starting_rungs(seconds)
-    # Each start-up is taken from the time that its rung adds. The start-up is limited to that time,
-    # because otherwise the rest, which is the rung's own part, would be negative.
-    start_s = _limit_start_up(start_s, seconds[starting] - seconds[before])
-    sampling = _sampling_rung(seconds)
-    below = rungs[rungs.index(sampling) - 1]
-    late_s = _limit_start_up(late_s, seconds[sampling] - seconds[below])
-    parts: dict[Part, T] = {}
-    for rung, added in increase_by_rung(seconds).items():
-        if rung is starting:
-            parts[Part.START_UP] = start_s + late_s
-        parts[rung] = added - start_s if rung is starting else added
-    parts[sampling] -= late_s
-    return parts
+    starting, _ = starting_rungs(rounds[0])
+    rungs = list(rounds[0])
+    # The rungs below the loader, the step among them, are the loop's work outside of next().
+    in_loop = [shares[rung] for rung in rungs[: rungs.index(starting)]]
+    return estimate_from(1 - _share_in_next(rounds) - np.sum(in_loop, axis=0))
 
 
-def _limit_start_up(start_s: T, added_s: T) -> Any:
-    """The seconds of a start-up, at least zero and at most the seconds that its rung adds."""
-    return np.clip(start_s, 0.0, np.maximum(0.0, added_s))
+def _build_rows(
+    shares: Mapping[Part, np.ndarray],
+    epoch_s: float,
+    batches: int,
+    work_s: Mapping[Part, float] | None,
+) -> tuple[LadderRow, ...]:
+    """A row of the ladder for each part.
+
+    shares: draws of each part's share of an epoch. epoch_s: seconds of an epoch of the job. work_s:
+    as for `build_ladder`.
+    """
+    batch_ms = 1e3 * epoch_s / batches
+    sure = _find_sure_greatest(shares)
+    rows = []
+    for part, draws in shares.items():
+        exposed = estimate_from(draws * batch_ms)
+        rows.append(
+            LadderRow(
+                rung=part,
+                exposed_ms=exposed,
+                share=estimate_from(draws),
+                hidden_ms=_find_hidden_ms(part, exposed.value, batches, work_s),
+                sure_greatest=sure.get(part, 0.0),
+            )
+        )
+    return tuple(rows)
 
 
 def _find_sure_greatest(shares: Mapping[Part, np.ndarray]) -> dict[Part, float]:
     """Part -> share of the draws in which this part is the greatest; the step is left out."""
-    rungs = [rung for rung in shares if rung is not Part.STEP]
-    places = np.stack([shares[rung] for rung in rungs]).argmax(axis=0)
-    return {rung: float((places == place).mean()) for place, rung in enumerate(rungs)}
+    parts = [part for part in shares if part is not Part.STEP]
+    places = np.stack([shares[part] for part in parts]).argmax(axis=0)
+    return {part: float((places == place).mean()) for place, part in enumerate(parts)}
 
 
 def _find_hidden_ms(
-    rung: Part, exposed_ms: float, batches: int, work_s: Mapping[Part, float] | None
+    part: Part, exposed_ms: float, batches: int, work_s: Mapping[Part, float] | None
 ) -> float | None:
     """Milliseconds per batch of a part's work that don't make the epoch longer; None: not known.
 
     exposed_ms: milliseconds per batch by which the part makes the epoch longer.
     """
     # The loop's own thread steps, copies and starts the loader, so nothing of that is hidden.
-    if work_s is None or rung in (Part.STEP, Part.COPY, Part.START_UP):
+    if work_s is None or part in (Part.STEP, Part.COPY, Part.START_UP):
         return 0.0
-    if rung not in work_s:
+    if part not in work_s:
         return None
-    return max(0.0, 1e3 * work_s[rung] / batches - max(0.0, exposed_ms))
-
-
-def work_of(times: Round, batches: int) -> dict[Part, float]:
-    """Seconds of a whole epoch by part, from a round in which nothing overlaps."""
-    parts = _split(_whole_epochs(times, batches), _start_s(times), 0.0)
-    return {rung: max(0.0, seconds) for rung, seconds in parts.items()}
+    return max(0.0, 1e3 * work_s[part] / batches - max(0.0, exposed_ms))

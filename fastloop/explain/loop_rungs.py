@@ -14,16 +14,16 @@ from typing import Any, TypeGuard, cast
 import torch
 from torch.utils.data import DataLoader, IterableDataset  # noqa: TID251 - it copies the user's
 
+from fastloop.core.device_time import synchronize
 from fastloop.core.loading_settings import worker_settings
 from fastloop.core.move_tensors import map_tensors
 from fastloop.core.parts import Part
-from fastloop.core.spans import now_ns, seconds_between, synchronize
+from fastloop.core.spans import now_ns, seconds_between
 from fastloop.core.trees import read_bytes, tree_leaves
 from fastloop.core.types import Epochs, Tree
-from fastloop.data.dataset_batches import fetch_samples
 from fastloop.data.torch_epochs import identity_collate
-from fastloop.explain.ladder import work_of
-from fastloop.explain.rung_loaders import MOST_READY, READY_S, ReadyBatches, ReadySamples
+from fastloop.explain.epoch_parts import work_of
+from fastloop.explain.ready_data import MOST_READY, ReadyBatches, ReadySamples, make_samples
 from fastloop.explain.rung_passes import EpochTimes, consume_epoch, summarize_epochs
 from fastloop.options.loader.user import iterable_epochs
 
@@ -98,18 +98,18 @@ def rung_openers(
 
     loader: the user's loader, from which loop.epochs was made.
     """
-    resident = loop.host
-    openers: dict[Part, Callable[[int], Iterable[Tree]]] = {}
+    on_cpu = loop.device.type == "cpu"
+    resident = loop.host if on_cpu else [_move(each, loop.device) for each in loop.host]
+    openers: dict[Part, Callable[[int], Iterable[Tree]]] = {
+        Part.STEP: lambda _: loop.repeat(resident)
+    }
     # The step itself moves its batch to the device. So COPY is the step on batches that are not
     # there yet; on the CPU there is nothing to copy.
-    if loop.device.type != "cpu":
-        resident = [_move(each, loop.device) for each in loop.host]
+    if not on_cpu:
         openers[Part.COPY] = lambda _: loop.repeat(loop.host)
-    openers = {Part.STEP: lambda _: loop.repeat(resident), **openers}
     if not _can_be_divided(loader):
         return {**openers, Part.UNATTRIBUTED: loop.epochs}
-    ready, samples = _substitutes(loop, loader)
-    for rung, substitute in ((Part.HAND_OFF, ready), (Part.COLLATE, samples)):
+    for rung, substitute in _make_substitutes(loop, loader).items():
         openers[rung] = iterable_epochs(substitute)
     return {**openers, Part.DECODE: loop.epochs}
 
@@ -150,25 +150,19 @@ def loader_like(
     )
 
 
-def _substitutes(loop: UserLoop, loader: DataLoader) -> tuple[DataLoader, DataLoader]:
-    """Two copies of the loader: one loads ready batches, the other collates ready samples."""
+def _make_substitutes(loop: UserLoop, loader: DataLoader) -> dict[Part, DataLoader]:
+    """Copies of the loader for two rungs: over ready batches, and over ready samples."""
     # The ready samples are the samples of the sampler's first batches, and not the first of the
     # dataset, because a sampler may choose some samples more often than others.
     sampler = cast("Any", loader.batch_sampler)
     dataset = cast("Any", loader.dataset)
     indices = [index for batch in islice(sampler, MOST_READY) for index in batch]
-    start_ns = now_ns()
-    made = []
-    for index in indices:
-        made += fetch_samples(dataset, [index])
-        if seconds_between(start_ns, now_ns()) > READY_S:
-            break
-    length = len(dataset)
-    ready = ReadyBatches(loop.host, length)
-    return (
-        loader_like(loader, ready, identity_collate),
-        loader_like(loader, ReadySamples(made, length), loader.collate_fn),
-    )
+    samples = ReadySamples(make_samples(dataset, indices), len(dataset))
+    batches = ReadyBatches(loop.host, len(dataset))
+    return {
+        Part.HAND_OFF: loader_like(loader, batches, identity_collate),
+        Part.COLLATE: loader_like(loader, samples, loader.collate_fn),
+    }
 
 
 def measure_work(loop: UserLoop, loader: DataLoader, whole_batches: int) -> dict[Part, float]:

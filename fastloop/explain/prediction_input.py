@@ -15,10 +15,10 @@ from fastloop.core.types import JobFailed, name_of
 from fastloop.explain.batch_passes import BatchTimes, merge_batches
 from fastloop.explain.explained_job import ExplainedJob
 from fastloop.explain.image_decoding import reads_images
+from fastloop.explain.job_facts import uses_dataloader
 from fastloop.explain.predict import HandOff, Measured
 from fastloop.explain.proposed_changes import transforms_samples
 from fastloop.explain.rung_passes import Round
-from fastloop.explain.rungs import uses_dataloader
 from fastloop.trial.decode_limit import seconds_by_library
 from fastloop.trial.job import Job
 
@@ -34,7 +34,7 @@ class PartCosts:
 
     decoders: dict[str, float] = field(default_factory=dict)
     """Name of a decoder -> its time for an image, relative to the present decoder's time. The
-    decoders are those that are quicker and deliver the same pixels."""
+    decoders are quicker, and deliver the same pixels."""
     batch_transform_s: float | None = None
     """Time to transform a whole batch on the device; None: there is no transform, or it takes no
     batch."""
@@ -116,28 +116,38 @@ def _last_rung_of_delivery(times: Round) -> Part:
     """The rung on which batches are ready before the clock starts: they are only copied to the
     device, and perhaps transformed there. All rungs above it are parts of loading."""
     rungs = list(times)
-    # Samples that are transformed on the device have their rung below that of the hand-off. Other
+    # Samples that are transformed on the device have their rung below the hand-off's. Other
     # loaders than DataLoader have a single rung of loading, the last one.
     first = rungs.index(Part.HAND_OFF) if Part.HAND_OFF in times else len(rungs) - 1
     return rungs[first - 1]
 
 
-def time_single_batches(whole_epochs: ExplainedJob) -> tuple[BatchTimes, BatchTimes]:
-    """Times of single batches without workers: with the job's threads, and with one thread.
+@dataclass(frozen=True, kw_only=True)
+class SingleBatches:
+    """Times of single batches of a job without workers."""
 
-    Workers have one thread. Each result merges two passes, and has their difference.
-    """
-    # The order is: own threads, one, one, own threads. If the machine slows down steadily, this
-    # slows down both means alike.
+    own_threads: BatchTimes
+    """With the job's own number of torch's threads."""
+    one_thread: BatchTimes
+    """With one thread, as in a worker."""
+
+
+def time_single_batches(whole_epochs: ExplainedJob) -> SingleBatches:
+    """Time single batches; each result merges two passes, and has their difference."""
     own_threads = whole_epochs.without_workers(whole_epochs.job.torch_threads)
     one_thread = whole_epochs.without_workers(1)
     first = own_threads.time_batches()
     # The job has one thread already: two passes serve both.
     if first.torch_threads == 1:
         both = merge_batches(first, one_thread.time_batches())
-        return both, both
+        return SingleBatches(own_threads=both, one_thread=both)
+    # The order is: own threads, one, one, own threads. If the machine slows down steadily, this
+    # slows down both means alike.
     passes = [one_thread.time_batches() for _ in range(2)]
-    return merge_batches(first, own_threads.time_batches()), merge_batches(*passes)
+    return SingleBatches(
+        own_threads=merge_batches(first, own_threads.time_batches()),
+        one_thread=merge_batches(*passes),
+    )
 
 
 def measure_hand_off(
@@ -165,21 +175,16 @@ def measure_hand_off(
 
 def measure_for_model(
     explained: ExplainedJob,
-    times: tuple[BatchTimes, BatchTimes],
+    times: SingleBatches,
     ladder: Round,
     hand_off: Mapping[int, Sequence[HandOff]],
     costs: PartCosts,
 ) -> Measured:
-    """The model's input.
-
-    times: of single batches with the job's own threads, and with one thread. ladder: a round of the
-    job's ladder in which nothing overlaps.
-    """
-    own_threads, one_thread = times
+    """The model's input. ladder: a round of the job's ladder in which nothing overlaps."""
     return Measured(
         batches=explained.whole_batches,
-        own_threads=own_threads,
-        one_thread=one_thread,
+        own_threads=times.own_threads,
+        one_thread=times.one_thread,
         hand_off=hand_off,
         kept=_share_without_samples(ladder),
         decode_share=share_of_loading(Part.DECODE, ladder),

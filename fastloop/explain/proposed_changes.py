@@ -1,4 +1,4 @@
-"""Propose changes of a job that are worth predicting, and read those that the user names."""
+"""Propose changes of a job that are worth predicting, and read the changes that the user names."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from fastloop.core.loading_settings import DECLARED, DEEP_PREFETCH, as_override,
 from fastloop.core.traits import TransformTraits, traits_of
 from fastloop.core.types import UsageError
 from fastloop.explain.change import Change
-from fastloop.explain.rungs import uses_dataloader
+from fastloop.explain.job_facts import uses_dataloader
 from fastloop.trial.job import Job
 
 PROPOSED_DEPTH = 2

@@ -14,17 +14,11 @@ import torch
 
 from fastloop.core.benchmark import Session
 from fastloop.core.current_batch import UNKNOWN
+from fastloop.core.device_time import StepMarks, mark, ms_between, synchronize
 from fastloop.core.parts import Part
 from fastloop.core.prepared_data import PreparedData
-from fastloop.core.spans import (
-    StepMarks,
-    mark,
-    ms_between,
-    now_ns,
-    synchronize,
-    unix_offset_ns,
-)
-from fastloop.explain.rungs import benchmark_of
+from fastloop.core.spans import now_ns, unix_offset_ns
+from fastloop.explain.job_facts import benchmark_of
 from fastloop.observe.event_log import Event, EventLog, open_log
 from fastloop.observe.job_probe import watch_calls, watch_epoch
 from fastloop.observe.lane_key import LOOP_LANE, LaneKey, LaneKind

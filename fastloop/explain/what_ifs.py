@@ -11,12 +11,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from fastloop.core.explanation import WhatIf
+from fastloop.core.prepared_data import PreparedData
 from fastloop.core.stats import Estimate
 from fastloop.core.types import JobFailed, Unsupported
 from fastloop.explain.certainty import draw_seconds, estimate_from
 from fastloop.explain.change import LEAST_GAIN, Change
 from fastloop.explain.explained_job import ExplainedJob, time_side_by_side
-from fastloop.explain.rungs import benchmark_name, benchmark_of
+from fastloop.explain.job_facts import benchmark_name, benchmark_of
 from fastloop.sweep.prepare_job import prepare_job
 from fastloop.sweep.request import JobRequest
 from fastloop.trial.job import Job
@@ -60,20 +61,24 @@ def find_changed_jobs(
 ) -> list[ChangedJob]:
     """The changes that this machine and this data support, each with the changed job.
 
-    overrides: those of the job's command line. compose: makes a job from overrides.
+    overrides: the overrides of the job's command line. compose: makes a job from overrides.
     """
     found = []
     for change in changes:
         job = _resize(explained, compose(change.apply(overrides))).job
-        try:
-            check_support(job)
-        except Unsupported:
-            continue
-        # A store would keep one version of each random sample, and can't hold broken samples.
-        is_stored = job.loader.store is not None
-        if not (is_stored and (explained.prepared.random or explained.prepared.broken)):
+        if _can_run(job, explained.prepared):
             found.append(ChangedJob(change=change, job=job))
     return found
+
+
+def _can_run(job: Job, prepared: PreparedData) -> bool:
+    """True if this machine and the loader support the job, and a store can hold its samples."""
+    try:
+        check_support(job)
+    except Unsupported:
+        return False
+    # A store would keep one version of each random sample, and can't hold broken samples.
+    return job.loader.store is None or not (prepared.random or prepared.broken)
 
 
 def _resize(explained: ExplainedJob, job: Job) -> ExplainedJob:
@@ -94,32 +99,29 @@ def choose(changes: Sequence[ChangedJob], tries: int) -> list[ChangedJob]:
     The most promising ones are the best by prediction, the best for each of COMMON_SETTINGS, and
     ALWAYS_TRIED. tries: number of the best by prediction; 0: only the changes that the user named.
     """
-    # A change without a prediction counts as a gain of 0. If gains are equal, changes of the loader
-    # come first, because another loader may save all of the work of loading.
-    loaders = _changes_of("loader", changes)
-    ranked = sorted(changes, key=lambda each: (-_prediction_of(each), each not in loaders))
+    # If gains are equal, changes of the loader come first, because another loader may save all of
+    # the work of loading.
+    ranked = sorted(
+        changes, key=lambda each: (-_value_of(each.predicted_gain), not _sets(each, "loader"))
+    )
     promising = [each for each in ranked if _may_gain(each)]
     chosen = promising[:tries]
     if tries:
         chosen += [each for each in ranked if each.name in ALWAYS_TRIED]
-        chosen += [each for cause in COMMON_SETTINGS for each in _changes_of(cause, promising)[:1]]
+        for setting in COMMON_SETTINGS:
+            chosen += [each for each in promising if _sets(each, setting)][:1]
     chosen += [each for each in ranked if each.change.is_asked]
     return list({each.name: each for each in chosen}.values())
 
 
-def _changes_of(setting: str, changes: Sequence[ChangedJob]) -> list[ChangedJob]:
-    """The changes of that setting, in their order."""
-    return [each for each in changes if each.name.startswith(f"{setting}=")]
+def _sets(each: ChangedJob, setting: str) -> bool:
+    """True if the change is one of this setting."""
+    return each.name.startswith(f"{setting}=")
 
 
 def _may_gain(each: ChangedJob) -> bool:
     """True unless the predicted gain is too small to be worth trying."""
     return each.predicted_gain is None or each.predicted_gain.value >= LEAST_GAIN
-
-
-def _prediction_of(each: ChangedJob | WhatIf) -> float:
-    """The predicted gain; 0 without a prediction."""
-    return each.predicted_gain.value if each.predicted_gain else 0.0
 
 
 def try_changed_jobs(
@@ -128,10 +130,31 @@ def try_changed_jobs(
     """Name of a change -> its realised gain, from rounds that also time the job as it is.
 
     present: the unchanged job; its expect_steps is called with the number of progress steps that
-    remain. chosen: the changes to try; a change is left out if its data can't be prepared. seconds:
-    time after which no round begins beyond FEWEST_ROUNDS; None: MOST_SECONDS, see explained_job.py.
+    remain. chosen: the changes to try; a change is left out if its data can't be prepared.
+    num_rounds, seconds: as for `time_side_by_side`.
     """
-    jobs = {AS_IS: present}
+    jobs = {AS_IS: present, **_prepare_changed_jobs(present, chosen)}
+    if len(jobs) == 1:
+        present.expect_steps(STEPS_AFTER)
+        return {}
+    present.expect_steps(num_rounds * len(jobs) + STEPS_AFTER)
+    epochs = [
+        {name: each.whole_epoch_s(jobs[name].whole_batches) for name, each in times.items()}
+        for times in time_side_by_side(jobs, num_rounds, seconds)
+    ]
+    drawn, _ = draw_seconds(epochs)
+    present_s = drawn.pop(AS_IS)
+    return {name: estimate_from(1 - draws / present_s) for name, draws in drawn.items()}
+
+
+def _prepare_changed_jobs(
+    present: ExplainedJob, chosen: Sequence[ChangedJob]
+) -> dict[str, ExplainedJob]:
+    """Prepare the data of the changed jobs; returns the jobs by the names of their changes.
+
+    A job is left out if its data can't be prepared.
+    """
+    jobs = {}
     for each in chosen:
         try:
             prepared = prepare_job(each.job, present.launcher)
@@ -139,18 +162,7 @@ def try_changed_jobs(
             # The store of another loader can't hold these samples.
             continue
         jobs[each.name] = replace(_resize(present, each.job), prepared=prepared)
-    num_timed = num_rounds * len(jobs) if len(jobs) > 1 else 0
-    present.expect_steps(num_timed + STEPS_AFTER)
-    timed = time_side_by_side(jobs, num_rounds, seconds) if len(jobs) > 1 else []
-    if not timed:
-        return {}
-    epochs = [
-        {name: each.whole_epoch_s(jobs[name].whole_batches) for name, each in times.items()}
-        for times in timed
-    ]
-    drawn, _ = draw_seconds(epochs)
-    gains = {name: estimate_from(1 - draws / drawn[AS_IS]) for name, draws in drawn.items()}
-    return {name: gain for name, gain in gains.items() if name != AS_IS}
+    return jobs
 
 
 def list_what_ifs(
@@ -158,8 +170,8 @@ def list_what_ifs(
 ) -> tuple[WhatIf, ...]:
     """All changes, the best first: the tried ones by their gain, then the others by prediction.
 
-    gains: name of a tried change -> its realised gain. request: that of the unchanged job, for the
-    command lines.
+    gains: name of a tried change -> its realised gain. request: the request of the unchanged job,
+    for the command lines.
     """
     what_ifs = [
         WhatIf(
@@ -171,7 +183,13 @@ def list_what_ifs(
         )
         for each in changes
     ]
-    return tuple(sorted(what_ifs, key=_place))
+    return tuple(sorted(what_ifs, key=_rank))
+
+
+def _rank(what_if: WhatIf) -> tuple[bool, float]:
+    """The key for sorting: tried changes first, the greatest gain first."""
+    gain = what_if.realised_gain or what_if.predicted_gain
+    return what_if.realised_gain is None, -_value_of(gain)
 
 
 def find_best(what_ifs: Sequence[WhatIf]) -> WhatIf | None:
@@ -186,15 +204,9 @@ def find_best(what_ifs: Sequence[WhatIf]) -> WhatIf | None:
         and each.realised_gain.low > 0
         and each.realised_gain.value >= LEAST_GAIN
     ]
-    return max(proven, key=_gain, default=None)
+    return max(proven, key=lambda each: _value_of(each.realised_gain), default=None)
 
 
-def _gain(what_if: WhatIf) -> float:
-    """The realised gain; 0 for a change that was not tried."""
-    return what_if.realised_gain.value if what_if.realised_gain else 0.0
-
-
-def _place(what_if: WhatIf) -> tuple[bool, float]:
-    """The key for sorting: tried changes first, the greatest gain first."""
-    gain = what_if.realised_gain
-    return gain is None, -(gain.value if gain else _prediction_of(what_if))
+def _value_of(gain: Estimate | None) -> float:
+    """The gain; a gain that is not known counts as 0."""
+    return gain.value if gain else 0.0

@@ -1,8 +1,9 @@
 """The state of a loader, from which the loader can resume within an epoch.
 
-`state_dict` returns the state, and `load_state_dict` loads it. Position holds the epoch and the
-number of its delivered batches. Randomness saves the states of generators and samplers at the start
-of an epoch, and restores these states when the epoch is resumed.
+A loader's `state_dict` returns a State as a dict, and `load_state_dict` reads such a dict.
+EpochProgress counts the batches of a running epoch, and Position holds the latest EpochProgress.
+Randomness saves the states of generators and samplers at the start of an epoch, and restores these
+states when the epoch is resumed.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from copy import deepcopy
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from operator import index
 from reprlib import repr as short_repr
 from typing import Any
@@ -22,19 +23,135 @@ from fastloop.fastloader.batching import PiecewiseSampler, sampler_chain
 from fastloop.fastloader.order import EpochOrder
 from fastloop.fastloader.torch_draws import BASE_SEED, DrawMoments, draw_seed
 
-State = dict[str, Any]
-"""The state of a loader, with these keys. `epoch`: number of the epoch. `delivered`: number of its
-delivered batches, an int64 array without dimensions while the native core counts. `drawn_from`: the
-RandomStates at the start of the epoch. `settings`: see ORDER_SETTINGS. `dataset` and HAS_ENDED: the
-state of an iterable that has one. STREAMED and PENDING: only while the epoch runs."""
-STREAMED = "streamed"
-"""Key for a dict: number of delivered batches -> `dataset` and HAS_ENDED of the state after these
-batches. Batches that were made ahead have entries, too."""
-HAS_ENDED = "has_ended"
-"""Key for True: an iterable with a state of its own has no more samples."""
-PENDING = "pending"
-"""Key for a function that returns `drawn_from`. A state has this key if its epoch draws the order
-only when the first batch is asked for."""
+RandomStates = dict[str, Any]
+"""The numbers that an epoch has drawn, and the random states from which its order follows."""
+ORDER_SETTINGS = "batch_size", "drop_last", "num_samples", "seed", "shuffle", "world_size"
+"""A loader's settings that determine which sample is at which position of an epoch. The rank is not
+one of them, because all ranks may load the state that one rank has saved."""
+DATASET, HAS_ENDED = "dataset", "has_ended"
+"""Keys of a saved state: the result of an iterable's state_dict(), and True if the iterable has no
+more samples."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class State:
+    """The state of a loader, from which the loader can resume within an epoch."""
+
+    epoch: int
+    """Number of the epoch, from 0 on."""
+    delivered: int = 0
+    """Number of batches of the epoch that the loop has received."""
+    drawn_from: RandomStates
+    """The random states at the start of the epoch."""
+    settings: Mapping[str, Any]
+    """The loader's ORDER_SETTINGS, as built-in types."""
+    of_iterable: Mapping[str, Any] = field(default_factory=dict)
+    """DATASET and HAS_ENDED, if the source is an iterable with a state_dict(); otherwise empty."""
+
+    @classmethod
+    def read(cls, saved: Any, order: EpochOrder) -> State:
+        """The state that `to_dict` has saved, for a loader with this order.
+
+        Raises ValueError for a state of a loader with other ORDER_SETTINGS, and for a state that
+        names no position of an epoch. Raises TypeError for an object that is not a state.
+        """
+        if not isinstance(saved, Mapping):
+            raise TypeError(f"state={short_repr(saved)}: allowed is what state_dict() has returned")
+        # The states of torchdata's StatefulDataLoader have these keys.
+        if "_num_yielded" in saved or "_snapshot" in saved:
+            advice = "finish its epoch with that, or begin the next one with set_epoch"
+            raise ValueError(f"this state is of torchdata's StatefulDataLoader: {advice}")
+        _check_settings(saved.get("settings"), order)
+        epoch, delivered = _read_count(saved, "epoch"), _read_count(saved, "delivered")
+        if not isinstance(saved.get("drawn_from"), Mapping):
+            shown = short_repr(saved.get("drawn_from"))
+            raise ValueError(f"state['drawn_from']={shown}: allowed is a dict of random states")
+        rest = {**saved}
+        for name in ("epoch", "delivered", "drawn_from", "settings"):
+            del rest[name]
+        return cls(
+            epoch=epoch,
+            delivered=delivered,
+            drawn_from=saved["drawn_from"],
+            settings=saved["settings"],
+            of_iterable=rest,
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """The result of the loader's state_dict(): the fields, with those of `of_iterable`."""
+        return {
+            "epoch": self.epoch,
+            "delivered": self.delivered,
+            "drawn_from": self.drawn_from,
+            # All epochs of a loader share the settings, and a program may change the result.
+            "settings": dict(self.settings),
+            **self.of_iterable,
+        }
+
+
+def order_settings(order: EpochOrder) -> dict[str, Any]:
+    """An order's ORDER_SETTINGS, as built-in types that every format of checkpoints can hold."""
+    settings = {name: getattr(order, name) for name in ORDER_SETTINGS}
+    # `shuffle` may be a Blocks, but some formats of checkpoints load only built-in types.
+    return settings | {"shuffle": str(settings["shuffle"])}
+
+
+def _check_settings(saved: Any, order: EpochOrder) -> None:
+    """Raise ValueError unless these saved settings are the ORDER_SETTINGS of this order."""
+    saved = saved if isinstance(saved, Mapping) else {}
+    for name, value in order_settings(order).items():
+        if name not in saved:
+            raise ValueError(f"{name}={value}: this state does not contain {name}")
+        if saved[name] != value:
+            raise ValueError(f"{name}={value}: this state is of a loader with {name}={saved[name]}")
+
+
+def _read_count(saved: Mapping[str, Any], name: str) -> int:
+    """The number of this name in a saved state; raises ValueError unless it is 0 or more."""
+    value: Any = saved.get(name)
+    if not hasattr(value, "__index__") or value < 0:
+        raise ValueError(f"state[{name!r}]={short_repr(value)}: allowed is 0 or more")
+    # Some formats of checkpoints return arrays or tensors for numbers.
+    return index(value)
+
+
+@dataclass
+class EpochProgress:
+    """The state of an epoch that runs, was left early, or is to be continued."""
+
+    start: State
+    """The state with which the epoch begins, or is continued."""
+    delivered: int | np.ndarray
+    """Number of batches of the epoch that the loop has received so far. While the native core
+    counts, this is an int64 array without dimensions."""
+    drawn_from: RandomStates
+    """The numbers that the epoch has drawn, and the random states from which its order follows."""
+    pending: Callable[[], RandomStates] | None = None
+    """Returns the `drawn_from` of an epoch that draws its order only when the first batch is asked
+    for. None if the order has been drawn."""
+    streamed: dict[int, Mapping[str, Any]] = field(default_factory=dict)
+    """Number of delivered batches -> the state's `of_iterable` after these batches. Batches that
+    were made ahead have entries, too."""
+
+    @classmethod
+    def of(cls, state: State) -> EpochProgress:
+        """The progress of an epoch that is continued from this state."""
+        return cls(state, state.delivered, state.drawn_from)
+
+    @property
+    def epoch(self) -> int:
+        """Number of the epoch."""
+        return self.start.epoch
+
+    def current(self) -> State:
+        """The state as it is now."""
+        delivered = int(self.delivered)
+        return replace(
+            self.start,
+            delivered=delivered,
+            drawn_from=self.drawn_from if self.pending is None else self.pending(),
+            of_iterable={**self.start.of_iterable, **self.streamed.get(delivered, {})},
+        )
 
 
 @dataclass
@@ -43,25 +160,19 @@ class Position:
 
     epoch: int = 0
     """Number of the next iteration's epoch."""
-    state: State | None = None
-    """State of the epoch that runs, was left early, or was loaded; None: there is no such epoch."""
+    progress: EpochProgress | None = None
+    """The epoch that runs, was left early, or was loaded; None: there is no such epoch."""
     is_loaded: bool = False
-    """True if the next iteration continues `state`."""
+    """True if the next iteration continues `progress`."""
 
     def copy(self) -> Position:
         """A copy of this position for another loader."""
-        return replace(self, state=self.current())
+        state = self.current()
+        return replace(self, progress=None if state is None else EpochProgress.of(state))
 
     def current(self) -> State | None:
-        """The state as it is now, without STREAMED and PENDING; None if there is no state."""
-        if self.state is None:
-            return None
-        state: State = self.state | {"delivered": int(self.state["delivered"])}
-        streamed = state.pop(STREAMED, {})
-        pending = state.pop(PENDING, None)
-        if pending is not None:
-            state["drawn_from"] = pending()
-        return state | streamed.get(state["delivered"], {})
+        """The state of the epoch as it is now; None if there is no epoch."""
+        return None if self.progress is None else self.progress.current()
 
     def set_epoch(self, epoch: int) -> None:
         """Set the number of the next iteration's epoch; a loaded state of this epoch is kept.
@@ -72,55 +183,41 @@ class Position:
             raise ValueError(f"epoch={short_repr(epoch)}: allowed is 0 or more")
         epoch = index(epoch)
         # Scripts call set_epoch before each epoch, including the one that they resume.
-        if not (self.state and self.is_loaded and self.state["epoch"] == epoch):
+        if not (self.progress and self.is_loaded and self.progress.epoch == epoch):
             self.epoch = epoch
-            self.state = None
+            self.progress = None
             self.is_loaded = False
 
     def load(self, state: State) -> None:
         """Load a state, which the next iteration continues."""
-        # Some formats of checkpoints return arrays or tensors for numbers.
-        numbers = {name: index(state[name]) for name in ("epoch", "delivered")}
-        self.state = {**state, **numbers}
+        self.progress = EpochProgress.of(state)
         self.is_loaded = True
-        self.epoch = numbers["epoch"]
+        self.epoch = state.epoch
 
-    def read_loaded(self, name: str) -> Any:
-        """A number that the epoch of the loaded state has drawn.
+    @property
+    def states_to_restore(self) -> RandomStates | None:
+        """The random states that the next iteration restores; None if it continues no state."""
+        return self.progress.drawn_from if self.progress and self.is_loaded else None
 
-        name: key of the number, such as ORDER_SEED. The result is None if the next iteration
-        continues no state, or the state lacks the number.
-        """
-        return self.state["drawn_from"].get(name) if self.state and self.is_loaded else None
+    def begin(self, start: Callable[[], State]) -> EpochProgress:
+        """The progress of the iteration that begins. start: returns the state of a new epoch."""
+        if self.progress is None or not self.is_loaded:
+            self.progress = EpochProgress.of(start())
+        return self.progress
 
-    def begin(self, make_state: Callable[[], State]) -> tuple[State, RandomStates | None]:
-        """The state of the iteration that begins, and the random states to restore before it.
-
-        make_state: returns the state of a new epoch. The random states are None for a new epoch.
-        """
-        if self.state is None or not self.is_loaded:
-            self.state = make_state()
-        return self.state, self.state["drawn_from"] if self.is_loaded else None
-
-    def advance(self, state: State) -> None:
-        """Let the next iteration begin the epoch after this state's epoch."""
+    def advance(self, progress: EpochProgress) -> None:
+        """Let the next iteration begin the epoch after this one."""
         self.is_loaded = False
-        self.epoch = state["epoch"] + 1
+        self.epoch = progress.epoch + 1
 
-    def finish(self, state: State) -> None:
-        """Forget the state of an epoch that has been delivered, unless another epoch has begun."""
-        if self.state is state:
-            self.state = None
+    def finish(self, progress: EpochProgress) -> None:
+        """Forget an epoch that has been delivered, unless another epoch has begun."""
+        if self.progress is progress:
+            self.progress = None
 
 
-RandomStates = dict[str, Any]
-"""The value of a state's `drawn_from`: the numbers that an epoch has drawn, and the random states
-from which its order follows."""
 DETERMINISTIC = torch.Tensor, np.ndarray, list, tuple, range, PiecewiseSampler
 """Types of samplers that have no random state."""
-ORDER_SETTINGS = "batch_size", "drop_last", "num_samples", "seed", "shuffle", "world_size"
-"""A loader's settings that determine which sample is at which position of an epoch. The rank is not
-one of them, because all ranks may load the state that one rank has saved."""
 
 
 @dataclass(frozen=True)
@@ -164,20 +261,18 @@ class Randomness:
         return states
 
     def draw_base(self, moments: DrawMoments, loaded: RandomStates | None) -> RandomStates:
-        """The base seed of an epoch that begins, with the states that its order depends on.
+        """The base seed of an epoch that begins, added to the random states of a loaded state.
 
-        The base seed is the number that DataLoader draws in iter(), see torch_draws.py.
+        The base seed is the number that DataLoader draws in iter(), see torch_draws.py. If a loaded
+        state has none, because it was saved before its epoch drew a base seed, the result has the
+        number that its epoch would have drawn.
 
-        loaded: the random states of a loaded state; None: the epoch continues no state. A loaded
-        state without a base seed was saved before its epoch drew one. The seed is then the number
-        that this epoch would have drawn. A loader without a generator also draws a number from
-        torch's global generator then, unless `moments` keeps a base seed.
+        loaded: None: the epoch continues no state.
         """
         if loaded is None:
             return {BASE_SEED: moments.draw_base(self.generator)}
         self._check(loaded)
         drawn = dict(loaded)
-        # The epoch of the loaded state had already drawn its base seed.
         if BASE_SEED in drawn:
             moments.keep_base(drawn[BASE_SEED])
         elif self.generator is not None:
@@ -186,7 +281,9 @@ class Randomness:
             drawn[BASE_SEED] = moments.draw_base(self.generator)
             drawn["generator"] = self.generator.get_state()
         else:
-            drawn[BASE_SEED] = self._draw_as_then(drawn, moments.draw_base(self.generator))
+            # The program's own draws stay those that it makes with a DataLoader, so a number is
+            # drawn from torch's global generator, too, unless `moments` has kept a base seed.
+            drawn[BASE_SEED] = self._draw_as_then(drawn, moments.draw_base(None))
             moments.keep_base(drawn[BASE_SEED])
         return drawn
 
@@ -255,53 +352,6 @@ class Randomness:
         for sampler in sampler_chain(self.sampler):
             if hasattr(sampler, "set_epoch"):
                 sampler.set_epoch(epoch)
-
-
-def order_settings(order: EpochOrder) -> dict[str, Any]:
-    """An order's ORDER_SETTINGS, as built-in types that every format of checkpoints can hold."""
-    settings = {name: getattr(order, name) for name in ORDER_SETTINGS}
-    # `shuffle` may be a Blocks, but some formats of checkpoints load only built-in types.
-    return settings | {"shuffle": str(settings["shuffle"])}
-
-
-def initial_state(epoch: int, states: RandomStates, order: EpochOrder) -> State:
-    """A loader's state at the start of an epoch, with these random states."""
-    settings = order_settings(order)
-    return {"epoch": epoch, "delivered": 0, "drawn_from": states, "settings": settings}
-
-
-def check_settings(state: State, order: EpochOrder) -> None:
-    """Raise ValueError for a state that a loader with this order can't continue.
-
-    Such a state has other ORDER_SETTINGS, or names no position of an epoch. Raises TypeError for an
-    object that is not a state.
-    """
-    if not isinstance(state, Mapping):
-        raise TypeError(f"state={short_repr(state)}: allowed is what state_dict() has returned")
-    # The states of torchdata's StatefulDataLoader have these keys.
-    if "_num_yielded" in state or "_snapshot" in state:
-        advice = "finish its epoch with that, or begin the next one with set_epoch"
-        raise ValueError(f"this state is of torchdata's StatefulDataLoader: {advice}")
-    given = state.get("settings")
-    settings = order_settings(order)
-    saved = given if isinstance(given, Mapping) else {}
-    for name, value in settings.items():
-        if name not in saved:
-            raise ValueError(f"{name}={value}: this state does not contain {name}")
-        if saved[name] != value:
-            raise ValueError(f"{name}={value}: this state is of a loader with {name}={saved[name]}")
-    _check_position(state)
-
-
-def _check_position(state: State) -> None:
-    """Raise ValueError for a state without valid `epoch`, `delivered` and `drawn_from`."""
-    for name in ("epoch", "delivered"):
-        value: Any = state.get(name)
-        if not hasattr(value, "__index__") or value < 0:
-            raise ValueError(f"state[{name!r}]={short_repr(value)}: allowed is 0 or more")
-    if not isinstance(state.get("drawn_from"), Mapping):
-        value = short_repr(state.get("drawn_from"))
-        raise ValueError(f"state['drawn_from']={value}: allowed is a dict of random states")
 
 
 def _sampler_state(sampler: Any) -> dict[str, Any]:

@@ -144,37 +144,31 @@ def column_source(tree: Tree) -> ColumnSource:
 
     Raises ValueError for a tree without leaves, with leaves of other types or of different lengths.
     """
-    leaves, structure = pytree.tree_flatten(tree)
-    _check_byte_order(tree)
-    columns = [_as_column(leaf) for leaf in leaves]
+    leaves, structure = pytree.tree_flatten_with_path(tree)
+    for path, leaf in leaves:
+        _check_byte_order(leaf, path)
+    columns = [_as_column(leaf) for _, leaf in leaves]
     lengths = {len(column) for column in columns}
     if len(lengths) != 1:
         actual = sorted(lengths) or "no tensors or arrays"
         raise ValueError(f"a source is a tree of tensors or arrays of one length, got {actual}")
-    # For a flat tuple and for a single tensor, the native core then calls no function of Python for
-    # each batch, see stream_batches.c.
-    if type(tree) is tuple and _are_leaves(tree, leaves):
-        return ColumnSource(columns, tuple)
+    # With None, for a single leaf, and with `tuple`, for a flat tuple, the native core calls no
+    # function of Python for each batch, see stream_batches.c.
     if structure.is_leaf():
         return ColumnSource(columns, None)
+    if structure == pytree.tree_structure((0,) * len(columns)):
+        return ColumnSource(columns, tuple)
     return ColumnSource(columns, lambda leaves: pytree.tree_unflatten(leaves, structure))
 
 
-def _check_byte_order(tree: Tree) -> None:
-    """Raise ValueError for an array in the other byte order, which torch can't read."""
-    for path, leaf in pytree.tree_flatten_with_path(tree)[0]:
-        if isinstance(leaf, np.ndarray) and not leaf.dtype.isnative:
-            problem = f"dataset{pytree.keystr(path)} has the byte order of dtype {leaf.dtype.str!r}"
-            raise ValueError(f"{problem}: astype({leaf.dtype.name!r}) has this machine's")
+def _check_byte_order(leaf: Any, path: tuple[Any, ...]) -> None:
+    """Raise ValueError for an array in the other byte order, which torch can't read.
 
-
-def _are_leaves(tree: tuple, leaves: list[Any]) -> bool:
-    """True if these leaves of the tuple are its own items, so that the tuple is flat.
-
-    Equal numbers alone do not show this: ((a,), (b,)) also has two items and two leaves.
+    path: the place of the leaf in its tree, for the message.
     """
-    pairs = zip(tree, leaves, strict=False)
-    return len(tree) == len(leaves) and all(item is leaf for item, leaf in pairs)
+    if isinstance(leaf, np.ndarray) and not leaf.dtype.isnative:
+        problem = f"dataset{pytree.keystr(path)} has the byte order of dtype {leaf.dtype.str!r}"
+        raise ValueError(f"{problem}: astype({leaf.dtype.name!r}) has this machine's")
 
 
 def _as_column(leaf: Any) -> Column:

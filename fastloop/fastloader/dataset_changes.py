@@ -8,7 +8,7 @@ natively, by columns, has asked the dataset only once for its memory or its file
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
 import torch
@@ -26,6 +26,17 @@ class DatasetColumn(Protocol):
         ...
 
 
+@dataclass(frozen=True)
+class DatasetFacts:
+    """Facts about a dataset, which differ once the dataset has been changed."""
+
+    values: tuple[Any, ...] = ()
+    """The facts; empty for a dataset without facts to compare."""
+    kept: Sequence[Any] = field(default=(), compare=False)
+    """Objects with addresses among the facts. They are kept alive, so that no other object gets
+    such an address."""
+
+
 @dataclass(frozen=True, eq=False)
 class DatasetWatch:
     """A dataset, and the facts about it when a loader opened it."""
@@ -33,11 +44,7 @@ class DatasetWatch:
     dataset: Any
     columns: Sequence[DatasetColumn]
     """The columns of the dataset that can tell whether the dataset has changed."""
-    facts: tuple[Any, ...]
-    """The facts about the dataset, see `_read_facts`."""
-    kept: Sequence[Any]
-    """Objects with addresses among the facts. They are kept alive, so that no other object gets
-    such an address."""
+    facts: DatasetFacts
 
     def __len__(self) -> int:
         """Return the number of samples that the dataset has now."""
@@ -49,7 +56,7 @@ class DatasetWatch:
         The check takes microseconds; for an image folder it also compares lists of files.
         """
         # The facts are compared first, because the columns may take longer.
-        is_same = _read_facts(self.dataset)[0] == self.facts
+        is_same = _read_facts(self.dataset) == self.facts
         return is_same and all(column.is_current() for column in self.columns)
 
 
@@ -62,31 +69,28 @@ def watch_dataset(dataset: Any, opened: Any) -> DatasetWatch | None:
     if not isinstance(opened, ColumnSource):
         return None
     columns = [column for column in opened.columns if isinstance(column, DatasetColumn)]
-    facts, kept = _read_facts(dataset)
-    return DatasetWatch(dataset, columns, facts, kept) if columns or facts else None
+    facts = _read_facts(dataset)
+    return DatasetWatch(dataset, columns, facts) if columns or facts.values else None
 
 
-def _read_facts(dataset: Any) -> tuple[tuple[Any, ...], list[Any]]:
-    """Facts about a dataset, and the objects with addresses among these facts.
-
-    The facts differ once a TensorDataset, or a Hugging Face dataset, has been changed. Both results
-    are empty for other datasets.
-    """
+def _read_facts(dataset: Any) -> DatasetFacts:
+    """The facts about a TensorDataset or a Hugging Face dataset; empty for other datasets."""
     if type(dataset) is TensorDataset:
         tensors = [each for each in dataset.tensors if isinstance(each, torch.Tensor)]
         others = [type(each) for each in dataset.tensors if not isinstance(each, torch.Tensor)]
-        facts = (*map(_describe_tensor, tensors), *others)
         # A detached tensor keeps the memory alive even if the program assigns to .data.
-        return facts, [tensor.detach() for tensor in tensors]
+        kept = [tensor.detach() for tensor in tensors]
+        return DatasetFacts((*map(_describe_tensor, tensors), *others), kept)
     if type(dataset).__module__.startswith("datasets.") and hasattr(dataset, "_indices"):
         table = dataset.data
-        return (id(table), dataset._indices is None, repr(dataset.format)), [table]
-    return (), []
+        return DatasetFacts((id(table), dataset._indices is None, repr(dataset.format)), [table])
+    return DatasetFacts()
 
 
 def _describe_tensor(tensor: torch.Tensor) -> tuple[Any, ...]:
     """The form of a tensor, and the address of its values if they have one."""
     form = tensor.dtype, tensor.shape, tensor.layout, tensor.device, tensor.requires_grad
+    # Values of these kinds have no single address.
     if tensor.layout is not torch.strided or tensor.is_quantized or tensor.device.type == "meta":
         return form
     is_lazy = tensor.is_conj() or tensor.is_neg()

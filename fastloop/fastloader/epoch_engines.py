@@ -40,7 +40,7 @@ def choose_engine(
         return python
     plan = StreamPlan(
         columns=native.columns,
-        batch_size=0 if order.batch_sampler is not None else order.batch_size or 1,
+        batch_size=0 if order.batch_sampler is not None else order.rows_per_batch,
         drop_last=order.drop_last,
         num_threads=reading.pipeline.tuning.num_threads,
         ahead=settings.prefetch_factor,

@@ -17,12 +17,13 @@ import torch
 from torch.utils.data import DataLoader, IterDataPipe, graph_settings
 
 from fastloop.core.seeds import epoch_seed
-from fastloop.fastloader.checkpoint import HAS_ENDED, STREAMED, State
+from fastloop.fastloader.checkpoint import DATASET, HAS_ENDED, EpochProgress
 from fastloop.fastloader.columns.column import Tree
 from fastloop.fastloader.failed_batch import NO_BATCH, FailedBatch, Unstoppable, try_batch
+from fastloop.fastloader.global_draws import draw_globally
 from fastloop.fastloader.loader_settings import WorkerProcesses
 from fastloop.fastloader.order import StreamOrder
-from fastloop.fastloader.sample_draws import COLLATE, SAMPLE, Begin, SampleDraws, draw_globally
+from fastloop.fastloader.sample_draws import COLLATE, SAMPLE, Begin, SampleDraws
 
 
 @dataclass(frozen=True)
@@ -54,16 +55,19 @@ class IterableSource:
         """The collate_fn, from which a StopIteration is raised as a RuntimeError."""
         return Unstoppable(self.collate_fn, "the collate_fn")
 
-    def start(self, order: StreamOrder, state: State, draws: SampleDraws) -> StreamBatches:
+    def start(
+        self, order: StreamOrder, progress: EpochProgress, draws: SampleDraws
+    ) -> StreamBatches:
         """The batches of the rest of an epoch; samples are read only when a batch is asked for.
 
-        state: the loader's state in this epoch; receives the state of the iterable after each
-        batch, unless processes read the iterable. draws: the seeds of the samples.
+        progress: receives the state of the iterable after each batch, unless processes read the
+        iterable. draws: the seeds of the samples.
         """
         if self.workers is None:
-            return StreamBatches(self._read(order, state, draws.begin, self._open(state, draws)))
+            opened = self._open(progress, draws)
+            return StreamBatches(self._read(order, progress, draws.begin, opened))
         batches = self._read_by_processes(self.workers, order, draws)
-        return StreamBatches(islice(batches, int(state["delivered"]), None))
+        return StreamBatches(islice(batches, int(progress.delivered), None))
 
     def _read_by_processes(
         self, workers: WorkerProcesses, order: StreamOrder, draws: SampleDraws
@@ -96,7 +100,7 @@ class IterableSource:
             yield batch
             del batch  # otherwise this frame would hold the batch while it waits for the next one
 
-    def _open(self, state: State, draws: SampleDraws) -> Iterator[Any] | None:
+    def _open(self, progress: EpochProgress, draws: SampleDraws) -> Iterator[Any] | None:
         """The opened iterator, if the iterable is itself an iterator; otherwise None.
 
         A sample that such an iterable has yielded can't be read again. So the iterable's state is
@@ -105,26 +109,30 @@ class IterableSource:
         """
         if not isinstance(self.iterable, Iterator):
             return None
-        self._set_epoch(state)
+        self._set_epoch(progress)
         with draw_globally():
-            draws.begin(SAMPLE, (int(state["delivered"]),))
+            draws.begin(SAMPLE, (int(progress.delivered),))
             opened = iter(self.iterable)
-        if state.get("dataset") is None:
-            self._note_state(state, int(state["delivered"]))
+        if progress.start.of_iterable.get(DATASET) is None:
+            self._note_state(progress, int(progress.delivered))
         return opened
 
     def _read(
-        self, order: StreamOrder, state: State, begin: Begin, opened: Iterator[Any] | None
+        self,
+        order: StreamOrder,
+        progress: EpochProgress,
+        begin: Begin,
+        opened: Iterator[Any] | None,
     ) -> Iterator[Tree | FailedBatch]:
         """Yield the batches of the rest of an epoch.
 
         If the iterable has no state of its own, the samples of batches that were delivered before
         are read again and skipped. opened: the result of `_open`.
         """
-        size = order.batch_size or 1
-        first = int(state["delivered"])
-        skipped = self._restore(state, first)
-        if state.get(HAS_ENDED):
+        size = order.rows_per_batch
+        first = int(progress.delivered)
+        skipped = self._restore(progress, first)
+        if progress.start.of_iterable.get(HAS_ENDED):
             return
         samples = _SeededSamples(self.iterable, begin, (first - skipped) * size, opened)
         for number in count(first - skipped):
@@ -136,7 +144,7 @@ class IterableSource:
             if has_ended and (not group or order.drop_last):
                 return
             if number >= first:
-                self._note_state(state, number + 1, has_ended=has_ended)
+                self._note_state(progress, number + 1, has_ended=has_ended)
                 if has_failed:
                     yield group  # a generator ends with its error; another iterator may continue
                 else:
@@ -146,23 +154,24 @@ class IterableSource:
             if has_ended:
                 return
 
-    def _restore(self, state: State, first: int) -> int:
+    def _restore(self, progress: EpochProgress, first: int) -> int:
         """Restore the iterable's own state, if it was saved; returns the number of batches to skip.
 
         first: number of batches of the epoch that were delivered before.
         """
-        self._set_epoch(state)
-        if state.get("dataset") is None:
+        self._set_epoch(progress)
+        saved = progress.start.of_iterable.get(DATASET)
+        if saved is None:
             return first
-        self.iterable.load_state_dict(deepcopy(state["dataset"]))
+        self.iterable.load_state_dict(deepcopy(saved))
         return 0
 
-    def _set_epoch(self, state: State) -> None:
+    def _set_epoch(self, progress: EpochProgress) -> None:
         """Call set_epoch of the iterable, if it has this method."""
         if hasattr(self.iterable, "set_epoch"):
-            self.iterable.set_epoch(state["epoch"])
+            self.iterable.set_epoch(progress.epoch)
 
-    def _note_state(self, state: State, number: int, *, has_ended: bool = False) -> None:
+    def _note_state(self, progress: EpochProgress, number: int, *, has_ended: bool = False) -> None:
         """Note the iterable's own state after `number` batches, if it has a state_dict().
 
         has_ended: True if the iterable has no more samples.
@@ -171,13 +180,12 @@ class IterableSource:
             return
         # A thread reads ahead of the loop, so the state after a batch is kept until the loop has
         # received the batch.
-        states = state.setdefault(STREAMED, {})
-        states[number] = {"dataset": deepcopy(self.iterable.state_dict())}
+        states = progress.streamed
+        noted = {DATASET: deepcopy(self.iterable.state_dict())}
         # The state at the end of an iterable may be the one with which it begins again. So the end
         # is noted, too.
-        if has_ended:
-            states[number][HAS_ENDED] = True
-        for done in [other for other in list(states) if other < int(state["delivered"])]:
+        states[number] = noted | {HAS_ENDED: True} if has_ended else noted
+        for done in [other for other in list(states) if other < int(progress.delivered)]:
             del states[done]
 
 
@@ -209,7 +217,7 @@ def number_batches(order: StreamOrder, delivered: int) -> Iterator[list[np.ndarr
 
     delivered: number of batches of the epoch that were delivered before.
     """
-    size = order.batch_size or 1
+    size = order.rows_per_batch
     return ([np.arange(number * size, (number + 1) * size)] for number in count(delivered))
 
 

@@ -7,9 +7,7 @@ then uses the new value.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import replace
 from functools import partial
-from itertools import chain
 from operator import attrgetter
 from typing import Any, Generic, TypeVar
 
@@ -18,7 +16,7 @@ from torch.utils.data import Dataset
 
 from fastloop.fastloader.batching import PiecewiseSampler
 from fastloop.fastloader.block_shuffle import Blocks
-from fastloop.fastloader.checkpoint import Position, check_settings
+from fastloop.fastloader.checkpoint import Position, State
 from fastloop.fastloader.columns.column import Tree
 from fastloop.fastloader.columns.mapped_file import pack_maps, unpack_maps
 from fastloop.fastloader.epoch_engines import settings_in_use
@@ -391,7 +389,8 @@ class FastLoader(Generic[T_co]):
         if not self._settings.is_in_order:
             reason = "a state counts the batches of an epoch in order"
             raise ValueError(f"state_dict with in_order=False: {reason}; allowed: in_order=True")
-        return self._position.current() or self._epochs.waiting_state(self.epoch)
+        state = self._position.current() or self._epochs.waiting_state(self.epoch)
+        return state.to_dict()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Load a state: the next iteration delivers the rest of the state's epoch.
@@ -399,8 +398,7 @@ class FastLoader(Generic[T_co]):
         Raises ValueError for the state of a loader with another batch_size, drop_last, num_samples,
         seed, shuffle or world_size.
         """
-        check_settings(state, self._epochs.order)
-        self._position.load(state)
+        self._position.load(State.read(state, self._epochs.order))
 
     def __iter__(self) -> Iterator[Tree]:
         """Start an epoch, and return an iterator over its batches.
@@ -411,11 +409,12 @@ class FastLoader(Generic[T_co]):
         self._follow_dataset()
         epochs = self._epochs
         position = self._position
-        state, drawn_from = position.begin(partial(epochs.begin_state, position.epoch))
-        batches = epochs.start(state, drawn_from, partial(position.finish, state))
+        loaded = position.states_to_restore
+        progress = position.begin(partial(epochs.begin_state, position.epoch))
+        batches = epochs.start(progress, loaded, partial(position.finish, progress))
         # The position advances last. If an epoch fails to begin, the next iteration is of the same
         # epoch.
-        position.advance(state)
+        position.advance(progress)
         return batches
 
     def index_batches(self) -> Iterator[list[int]]:
@@ -425,29 +424,11 @@ class FastLoader(Generic[T_co]):
         """
         return self._batches_of(self._epochs.order)
 
-    def _single_indices(self) -> Iterator[int]:
-        """The indices of the next epoch one by one, as a DataLoader's sampler gives them.
-
-        They include the indices of a batch that drop_last drops.
-        """
-        return chain.from_iterable(self._batches_of(self._whole_order))
-
-    def _num_indices(self) -> int:
-        """The number of indices that `_single_indices` yields."""
-        order = self._whole_order
-        return order.rank_share(order.num_samples)
-
-    @property
-    def _whole_order(self) -> LoaderOrder:
-        """The order with the indices of a batch that drop_last drops."""
-        order = self._epochs.order
-        assert isinstance(order, LoaderOrder)
-        return replace(order, batch_sampler=None, drop_last=False)
-
     def _batches_of(self, order: EpochOrder) -> Iterator[list[int]]:
         """The batches of the next epoch's indices in this order."""
         if isinstance(order, LoaderOrder) and order.follows_dataloader:
-            return draw_batches(order, self._position.read_loaded(ORDER_SEED))
+            drawn = self._position.states_to_restore or {}
+            return draw_batches(order, drawn.get(ORDER_SEED))
         seed = self.epoch if order.seed is None else epoch_seeds(order.seed, self.epoch).order
         return (batch.tolist() for batch in order.batches(seed))
 

@@ -1,18 +1,23 @@
-"""The values of FastLoader's attributes sampler, batch_sampler and collate_fn, as in DataLoader."""
+"""The values of FastLoader's attributes sampler, batch_sampler and collate_fn, as in DataLoader.
+
+Programs read these attributes of a DataLoader, and may build another loader from them.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import chain
 from typing import Any
 
 import torch
 from torch.utils import _pytree as pytree
 from torch.utils.data import Dataset, default_collate, default_convert
 
+from fastloop.fastloader.batch_transform import draws_once
 from fastloop.fastloader.columns.column import Tree
 from fastloop.fastloader.open_source import ColumnDataset
-from fastloop.fastloader.sample_draws import draws_once
+from fastloop.fastloader.order import LoaderOrder
 from fastloop.fastloader.thread_access import CollateFn
 
 
@@ -20,8 +25,8 @@ from fastloop.fastloader.thread_access import CollateFn
 class EpochBatches:
     """The batch sampler of a loader that was not given one: the batches of its next epoch.
 
-    DataLoader has this attribute and `collate_fn`: accelerate's skip_first_batches, for one, builds
-    another loader from them.
+    For example, accelerate's skip_first_batches builds another loader from this batch sampler and
+    from `collate_fn`.
     """
 
     loader: Any
@@ -59,16 +64,21 @@ class EpochIndices:
     loader: Any
     """The FastLoader."""
 
+    @property
+    def _order(self) -> LoaderOrder:
+        """The loader's order, with the indices of a batch that drop_last drops."""
+        return replace(self.loader._epochs.order, batch_sampler=None, drop_last=False)
+
     def __len__(self) -> int:
-        return self.loader._num_indices()
+        return self._order.rank_share(self._order.num_samples)
 
     def __iter__(self) -> Iterator[int]:
-        return self.loader._single_indices()
+        return chain.from_iterable(self.loader._batches_of(self._order))
 
 
 @dataclass(frozen=True)
 class Collation:
-    """A collate_fn that makes a loader's batches from the samples of its `dataset`."""
+    """A collate_fn that also applies the loader's transform."""
 
     collate: Callable[[Any], Tree]
     transform: Callable[[Tree], Tree]
@@ -94,7 +104,10 @@ def collation(
     dataset: Dataset,
     is_unbatched: bool,
 ) -> CollateFn:
-    """The collate_fn of a loader of this dataset; is_unbatched: it delivers single samples."""
+    """The collate_fn of a loader of this dataset. is_unbatched: the loader delivers single samples.
+
+    collate_fn, transform: the user's functions; None: the user has given no such function.
+    """
     default = stack_samples if isinstance(dataset, ColumnDataset) else default_collate
     collate = collate_fn or (default_convert if is_unbatched else default)
     return collate if transform is None else Collation(collate, transform, is_unbatched)

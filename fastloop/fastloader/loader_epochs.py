@@ -8,13 +8,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from operator import is_
 from typing import Any
 
-from fastloop.fastloader.checkpoint import PENDING, Randomness, RandomStates, State, initial_state
+from fastloop.fastloader.checkpoint import (
+    EpochProgress,
+    Randomness,
+    RandomStates,
+    State,
+    order_settings,
+)
 from fastloop.fastloader.columns.column import Tree
 from fastloop.fastloader.epoch_engines import choose_engine
+from fastloop.fastloader.epoch_iterators import SharedBatches, begin_later, give_length
 from fastloop.fastloader.iterable_source import IterableSource
 from fastloop.fastloader.loader_settings import LoaderSettings
 from fastloop.fastloader.native_epochs import NativeEpochs
@@ -23,7 +30,6 @@ from fastloop.fastloader.paced_samplers import is_read_directly
 from fastloop.fastloader.process_group import is_in_group
 from fastloop.fastloader.python_epochs import PythonEpochs
 from fastloop.fastloader.reading import Reading
-from fastloop.fastloader.running_epoch import SharedBatches, begin_later, give_length
 from fastloop.fastloader.torch_draws import (
     BASE_SEED,
     ORDER_SEED,
@@ -64,7 +70,7 @@ class LoaderEpochs:
     def begin_state(self, epoch: int) -> State:
         """The state of an epoch that begins; with seed=None it has yet to draw."""
         states = {} if self.order.seed is None else self.randomness.states()
-        return initial_state(epoch, states, self.order)
+        return State(epoch=epoch, drawn_from=states, settings=self._order_settings)
 
     def waiting_state(self, epoch: int) -> State:
         """The state of an epoch that has not begun."""
@@ -73,28 +79,35 @@ class LoaderEpochs:
             states = self.randomness.pending_states({} if kept is None else {BASE_SEED: kept})
         else:
             states = self.randomness.states()
-        return initial_state(epoch, states, self.order)
+        return State(epoch=epoch, drawn_from=states, settings=self._order_settings)
 
-    def start(self, state: State, loaded: RandomStates | None, finish: Callable[[], None]) -> Epoch:
-        """Iterate over the rest of an epoch, and count its batches in the state.
+    @cached_property
+    def _order_settings(self) -> dict[str, Any]:
+        """The order's ORDER_SETTINGS, found once to save time in short epochs."""
+        return order_settings(self.order)
 
-        loaded: the random states to restore, if a state is continued. finish: called after the last
-        batch.
+    def start(
+        self, progress: EpochProgress, loaded: RandomStates | None, finish: Callable[[], None]
+    ) -> Epoch:
+        """Iterate over the rest of an epoch, and count its batches in `progress`.
+
+        loaded: the random states to restore; None: the epoch continues no state. finish: called
+        after the last batch.
         """
-        return give_length(self._start(state, loaded, finish), self.order)
+        return give_length(self._start(progress, loaded, finish), self.order)
 
     def _start(
-        self, state: State, loaded: RandomStates | None, finish: Callable[[], None]
+        self, progress: EpochProgress, loaded: RandomStates | None, finish: Callable[[], None]
     ) -> Epoch:
         seed = self.order.seed
         if seed is None:
-            return self._start_as_dataloader(state, loaded, finish)
-        seeds = epoch_seeds(seed, state["epoch"])
+            return self._start_as_dataloader(progress, loaded, finish)
+        seeds = epoch_seeds(seed, progress.epoch)
         epoch_start = EpochStart(seeds, self.randomness.restore(loaded))
-        return self.engine.start(self.order, state, finish, epoch_start)
+        return self.engine.start(self.order, progress, finish, epoch_start)
 
     def _start_as_dataloader(
-        self, state: State, loaded: RandomStates | None, finish: Callable[[], None]
+        self, progress: EpochProgress, loaded: RandomStates | None, finish: Callable[[], None]
     ) -> Epoch:
         """Begin an epoch with the draws of DataLoader, at its moments."""
         # The draws are found once, because finding them takes some of the time of a short epoch.
@@ -104,14 +117,15 @@ class LoaderEpochs:
         # iterator begins the epoch. Persistent workers keep the iterator, so that later epochs open
         # the sampler once.
         opens_again = self.moments.lead and self.moments.base is None
-        drawn = state["drawn_from"] = self.randomness.draw_base(self.moments, loaded)
+        drawn = progress.drawn_from = self.randomness.draw_base(self.moments, loaded)
         if opens_again and opened is not None:
             opened = self._open_directly(draws)
-        begin = partial(self._begin_as_dataloader, state, draws, loaded is not None, finish, opened)
+        is_loaded = loaded is not None
+        begin = partial(self._begin_as_dataloader, progress, draws, is_loaded, finish, opened)
         # Without workers DataLoader draws in the first next(): so does this epoch.
         if self.moments.lead or not draws.at_start:
             return begin()
-        state[PENDING] = partial(self.randomness.pending_states, drawn)
+        progress.pending = partial(self.randomness.pending_states, drawn)
         return begin_later(begin)
 
     def _open_directly(self, draws: OrderDraws) -> Iterator[Any] | None:
@@ -125,32 +139,31 @@ class LoaderEpochs:
 
     def _begin_as_dataloader(
         self,
-        state: State,
+        progress: EpochProgress,
         draws: OrderDraws,
         is_loaded: bool,
         finish: Callable[[], None],
         opened: Iterator[Any] | None,
     ) -> Epoch:
         """The epoch that draws its numbers as DataLoader does, or has them from a loaded state."""
-        state.pop(PENDING, None)
-        drawn = state["drawn_from"]
+        drawn = progress.drawn_from
+        progress.pending = None
         order = self.order
-        epoch = state["epoch"]
         if not is_loaded:
             drawn |= self.randomness.states()
         if draws.has_seed and ORDER_SEED not in drawn:
             drawn[ORDER_SEED] = self.randomness.draw_order_seed(drawn)
         is_drawn_each_epoch = not self.moments.keeps_base
         # Several ranks draw no seed: they take DistributedSampler's, which is 0, plus the epoch.
-        order_seed = drawn.get(ORDER_SEED, epoch)
+        order_seed = drawn.get(ORDER_SEED, progress.epoch)
         seeds = EpochSeeds(
             order_seed, drawn[BASE_SEED], is_base=True, is_drawn_each_epoch=is_drawn_each_epoch
         )
         lead = self.moments.lead
         restored = self.randomness.restore(drawn if is_loaded else None)
         epoch_start = EpochStart(seeds, restored, lead, opened)
-        delivered = int(state["delivered"])
-        batches = self.engine.start(order, state, finish, epoch_start)
+        delivered = int(progress.delivered)
+        batches = self.engine.start(order, progress, finish, epoch_start)
         leftover = draws.leftover
         if leftover is None:
             return batches

@@ -9,7 +9,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from fastloop.fastloader.checkpoint import State
+from fastloop.fastloader.checkpoint import EpochProgress
 from fastloop.fastloader.columns.column import Tree
 from fastloop.fastloader.native_order import NativeOrder, is_fed
 from fastloop.fastloader.native_stream import (
@@ -37,19 +37,23 @@ class NativeEpochs:
         return self.source.times
 
     def start(
-        self, order: EpochOrder, state: State, finish: Callable[[], None], epoch_start: EpochStart
+        self,
+        order: EpochOrder,
+        progress: EpochProgress,
+        finish: Callable[[], None],
+        epoch_start: EpochStart,
     ) -> Iterator[Tree]:
-        """Iterate over the rest of an epoch, and count its batches in the state.
+        """Iterate over the rest of an epoch, and count its batches in `progress`.
 
         finish: called after the last batch.
         """
         assert isinstance(order, LoaderOrder)
         with epoch_start.restored:
-            native_order, start = _begin(order, epoch_start.seeds.order, int(state["delivered"]))
-        # The core adds to this number with each batch; Position reads it at any moment.
-        state["delivered"] = np.array(state["delivered"], np.int64)
+            native_order, start = _begin(order, epoch_start.seeds.order, int(progress.delivered))
+        # The core adds to this number with each batch, and the loop may read it at any moment.
+        progress.delivered = delivered = np.array(progress.delivered, np.int64)
         source = self.source
-        delivery = Delivery(source.assemble, state["delivered"], finish, start)
+        delivery = Delivery(source.assemble, delivered, finish, start)
         return open_stream(self.plan, native_order, source.pools, delivery, source.times)
 
 

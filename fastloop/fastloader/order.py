@@ -61,7 +61,7 @@ FED_ROWS = 4096
 batches; a larger batch is handed over as a whole."""
 
 
-def randperm_pieces(num_samples: int, seed: int) -> Iterable[np.ndarray]:
+def _randperm_pieces(num_samples: int, seed: int) -> Iterable[np.ndarray]:
     """The pieces of the order that torch.randperm draws from this seed."""
     if has_core():
         return read_pieces(SeededOrder(num_samples, seed))
@@ -145,6 +145,11 @@ class LoaderOrder:
         return OrderKind.SEEDED if self.generator is None else OrderKind.DRAWN
 
     @property
+    def rows_per_batch(self) -> int:
+        """Number of samples of a batch; 1 if samples are delivered one by one."""
+        return self.batch_size or 1
+
+    @property
     def is_lazy(self) -> bool:
         """True if a user's sampler is read as the epoch proceeds."""
         return self.kind in (OrderKind.BATCH_SAMPLER, OrderKind.SAMPLER)
@@ -184,20 +189,20 @@ class LoaderOrder:
         generator = self.generator if self.kind is OrderKind.DRAWN else None
         if has_leftover(self.sampler):
             generator = self.sampler.generator  # pyright: ignore
+        # With more samples than MAX_RANDPERM, a user's RandomSampler draws the leftover itself, at
+        # its end.
         if generator is None or self.num_samples > MAX_RANDPERM:
             return None
-        return Leftover(self.num_samples, generator, self.num_samples // (self.batch_size or 1))
+        return Leftover(self.num_samples, generator, self.num_samples // self.rows_per_batch)
 
     def __len__(self) -> int:
         """Return the number of batches of an epoch."""
         if self.batch_sampler is not None:
             return len(self.batch_sampler)  # pyright: ignore[reportArgumentType]
         count = self.num_samples
-        size = self.batch_size or 1
         if self.sampler is not None:
             count = len(self.sampler)  # pyright: ignore[reportArgumentType]
-        count = self.rank_share(count)
-        return count // size if self.drop_last else -(-count // size)
+        return _count_batches(self.rank_share(count), self.rows_per_batch, self.drop_last)
 
     def rank_share(self, num_samples: int) -> int:
         """The number of samples that each rank delivers, rounded up, if all ranks share
@@ -216,7 +221,7 @@ class LoaderOrder:
             groups = group_batches(self.batches(seed, delivered), FED_ROWS)
             return ((np.concatenate(g), np.array([*map(len, g)])) for g in groups), 0
         # After a short last batch, the product lies beyond the end.
-        start = min(delivered * (self.batch_size or 1), self.rank_share(self.num_samples))
+        start = min(delivered * self.rows_per_batch, self.rank_share(self.num_samples))
         match self.kind:
             case OrderKind.COMPUTED:
                 return FeistelOrder(self._draw_tables(seed), self.rank, self.world_size), start
@@ -244,12 +249,12 @@ class LoaderOrder:
                 case OrderKind.SEQUENTIAL:
                     pieces = self._sequential_pieces()
                 case OrderKind.SEEDED:
-                    pieces = randperm_pieces(self.num_samples, seed)
+                    pieces = _randperm_pieces(self.num_samples, seed)
                 case OrderKind.DRAWN:
                     assert self.generator is not None
                     pieces = [draw_permutation(self.num_samples, self.generator).numpy()]
                 case _:
-                    pieces = self._sampler_pieces(self.sampler)
+                    pieces = self._sampler_pieces()
         # The two orders that have returned above divide their indices among the ranks themselves.
         return shard(iterate_single_threaded(pieces), self.rank, self.world_size)
 
@@ -263,30 +268,30 @@ class LoaderOrder:
     def batches_by_piece(self, seed: int, delivered: int) -> Iterator[Iterator[np.ndarray]]:
         """The batches that end in each piece of the order; there must be no batch sampler."""
         pieces = self._remaining_pieces(seed, delivered)
-        return cut_batches(pieces, self.batch_size or 1, self.drop_last)
+        return cut_batches(pieces, self.rows_per_batch, self.drop_last)
 
     def _remaining_pieces(self, seed: int, delivered: int) -> Iterator[np.ndarray]:
         """The pieces without the indices of the first `delivered` batches."""
-        return skip_indices(self.pieces(seed), delivered * (self.batch_size or 1))
+        return skip_indices(self.pieces(seed), delivered * self.rows_per_batch)
 
     def _block_pieces(self, seed: int) -> Iterable[np.ndarray]:
         """The pieces of a BLOCKS order."""
         assert isinstance(self.shuffle, Blocks)
         generator = self._epoch_generator(seed)
-        size = self.batch_size or 1
+        size = self.rows_per_batch
         # Each rank gets whole blocks. If it got every world_size-th row, it would read all blocks.
         return self.shuffle.pieces(self.num_samples, generator, self.rank, self.world_size, size)
 
-    def _sampler_pieces(self, sampler: Any) -> Iterable[np.ndarray]:
+    def _sampler_pieces(self) -> Iterable[np.ndarray]:
         """The pieces of a SAMPLER or ARRAY order, for all ranks together."""
+        sampler: Any = self.sampler
         if isinstance(sampler, PiecewiseSampler):
             return (check_indices(piece, self.num_samples) for piece in sampler.pieces())
-        size = (self.batch_size or 1) * self.world_size
         if self.draws.leftover:
             # If the sampler were asked for more than all samples, it would draw the leftover, which
             # is drawn at its own moment instead.
             sampler = islice(sampler, self.num_samples)
-        return sampler_pieces(sampler, self.num_samples, size)
+        return sampler_pieces(sampler, self.num_samples, self.rows_per_batch * self.world_size)
 
     def _draw_tables(self, seed: int) -> FeistelPermutation:
         """The permutation of a COMPUTED order."""
@@ -304,7 +309,7 @@ class LoaderOrder:
 
     def _sequential_pieces(self) -> Iterator[np.ndarray]:
         """Yield the pieces of a SEQUENTIAL order, for all ranks together."""
-        size = self.batch_size or 1
+        size = self.rows_per_batch
         # A piece consists of whole batches, so that no rest is copied into the next piece.
         step = size * max(1, SEQUENTIAL_PIECE // size)
         for start in range(0, self.num_samples, step):
@@ -332,12 +337,21 @@ class StreamOrder:
         """Return the number of batches of an epoch; raises TypeError if it is unknown."""
         if self.num_samples is None:
             raise TypeError("this FastLoader has no len(): its IterableDataset has none")
-        size = self.batch_size or 1
-        return self.num_samples // size if self.drop_last else -(-self.num_samples // size)
+        return _count_batches(self.num_samples, self.rows_per_batch, self.drop_last)
+
+    @property
+    def rows_per_batch(self) -> int:
+        """Number of samples of a batch; 1 if samples are delivered one by one."""
+        return self.batch_size or 1
 
     def batches(self, seed: int) -> Iterator[np.ndarray]:  # noqa: ARG002
         """Raise TypeError, because an iterable has no indices."""
         raise TypeError("the samples of an IterableDataset have no indices")
+
+
+def _count_batches(num_samples: int, rows_per_batch: int, drop_last: bool) -> int:
+    """The number of batches of this many samples."""
+    return num_samples // rows_per_batch if drop_last else -(-num_samples // rows_per_batch)
 
 
 EpochOrder = LoaderOrder | StreamOrder

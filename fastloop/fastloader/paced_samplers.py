@@ -58,7 +58,7 @@ def draw_batches(order: LoaderOrder, seed: int | None) -> Iterator[list[int]]:
     sampler = _torch_sampler(order) if seed is None else None
     if sampler is not None:
         # torch's own samplers draw at exactly DataLoader's moments.
-        yield from BatchSampler(sampler, order.batch_size or 1, order.drop_last)
+        yield from BatchSampler(sampler, order.rows_per_batch, order.drop_last)
         return
     if seed is None and order.draws.has_seed:
         seed = draw_seed(None)

@@ -7,13 +7,16 @@ threads that read samples draw from generators of their own instead.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from types import FunctionType
 from typing import Any
 
 import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
+
+from fastloop.fastloader.sample_draws import call_at_begin, sample_seed
 
 TAKES_GENERATOR = frozenset(
     (
@@ -105,15 +108,14 @@ def _redirect_seeds() -> None:
 class PrivateDraws(TorchFunctionMode):
     """A mode, of one thread, in which torch's functions draw from a generator of that thread.
 
-    The thread's generator is seeded with `make_seed()` at the first draw after `restart()`, or with
-    a seed that samples set themselves by torch.manual_seed. A call costs 1 us more in this mode, a
-    seed 1 us. A function that is passed a generator draws from that generator, and a function on a
-    GPU draws from the GPU's own.
+    The thread's generator is seeded with `sample_seed()` at the first draw after `restart()`, or
+    with a seed that samples set themselves by torch.manual_seed. A call costs 1 us more in this
+    mode, a seed 1 us. A function that is passed a generator draws from that generator, and a
+    function on a GPU draws from the GPU's own.
     """
 
-    def __init__(self, make_seed: Callable[[], int]) -> None:
+    def __init__(self) -> None:
         super().__init__()
-        self._make_seed = make_seed
         self._generator = torch.Generator("cpu")
         self._is_seeded = False
 
@@ -140,7 +142,7 @@ class PrivateDraws(TorchFunctionMode):
         """The thread's generator, seeded."""
         if not self._is_seeded:
             self._is_seeded = True
-            self._generator.manual_seed(self._make_seed())
+            self._generator.manual_seed(sample_seed())
         return self._generator
 
     def __torch_function__(
@@ -164,6 +166,14 @@ class PrivateDraws(TorchFunctionMode):
             with _HiddenDraws(self.generator):
                 return func(*args, **kwargs)
         return func(*args, **kwargs)
+
+
+@contextmanager
+def draw_privately() -> Iterator[None]:
+    """Redirect torch's draws in this thread to a generator that is seeded for each sample."""
+    draws = PrivateDraws()
+    with call_at_begin(draws.restart), draws:
+        yield
 
 
 class _HiddenDraws(TorchDispatchMode):

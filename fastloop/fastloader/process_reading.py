@@ -10,8 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fastloop.fastloader.batching import Groups
-from fastloop.fastloader.dataset_source import BatchSource, DatasetSource
-from fastloop.fastloader.iterable_source import StreamBatches
+from fastloop.fastloader.dataset_source import DatasetSource
 from fastloop.fastloader.loader_settings import LoaderSettings, WorkerProcesses
 from fastloop.fastloader.process_batches import ProcessBatches
 from fastloop.fastloader.reader_pool import ReaderPool, open_context, start_pool
@@ -27,7 +26,7 @@ class ProcessReading:
     """
 
     settings: WorkerProcesses
-    in_order: bool = True
+    in_order: bool
     """True: batches are delivered in the order of the epoch; False: in the order in which
     batches get ready."""
     idle: ReaderPool | None = None
@@ -71,32 +70,15 @@ class ProcessReading:
 
 
 def choose_processes(settings: LoaderSettings, source: object) -> ProcessReading | None:
-    """The processes that read a source, if the settings ask for processes and the source needs
-    them; None: threads or the loop read the source.
+    """The processes that read a source, or None if threads or the loop read the source.
+
+    Processes read only a Dataset that threads may not share, and only if the settings ask for
+    processes.
 
     Raises ValueError if this system can't start the processes.
     """
     processes = settings.workers
-    # Threads read the rows of columns without the interpreter's lock, and they read a Dataset that
-    # threads may share.
+    # Threads read the rows of columns without the interpreter's lock.
     if processes is None or not isinstance(source, DatasetSource) or source.is_thread_safe:
         return None
     return ProcessReading(processes, settings.is_in_order)
-
-
-def start_reading(
-    reading: ProcessReading | None,
-    source: BatchSource | StreamBatches,
-    groups: Groups,
-    draws: SampleDraws,
-) -> tuple[BatchSource | StreamBatches | ProcessBatches, Groups]:
-    """The source of an epoch's batches, and the groups of their indices.
-
-    If processes read the source, the returned source is the batches that the processes make.
-    Otherwise the source and the groups are returned unchanged. reading: the loader's processes;
-    None: the loader has no processes.
-    """
-    if reading is None or not isinstance(source, DatasetSource):
-        return source, groups
-    batches = reading.start(source, groups, draws)
-    return batches, batches.groups()

@@ -12,19 +12,19 @@ from typing import ClassVar, NamedTuple
 
 import numpy as np
 
+from fastloop.fastloader.batch_transform import seed_transform
 from fastloop.fastloader.batching import Groups, group_batches
-from fastloop.fastloader.checkpoint import State
+from fastloop.fastloader.checkpoint import EpochProgress
 from fastloop.fastloader.column_source import ColumnSource
 from fastloop.fastloader.columns.column import Tree
-from fastloop.fastloader.dataset_source import BatchSource, prepare_source
+from fastloop.fastloader.dataset_source import BatchSource, DatasetSource, prepare_source
 from fastloop.fastloader.iterable_source import IterableSource, StreamBatches, number_batches
 from fastloop.fastloader.large_files import may_read_directly, use_direct_reads
 from fastloop.fastloader.loader_tuning import Tuning, slow_down
 from fastloop.fastloader.order import EpochOrder, LoaderOrder, StreamOrder
 from fastloop.fastloader.paced_samplers import PacedGroups, read_batches, without_sampler
-from fastloop.fastloader.process_reading import start_reading
 from fastloop.fastloader.reading import Reading
-from fastloop.fastloader.sample_draws import SampleDraws, seed_transform
+from fastloop.fastloader.sample_draws import SampleDraws
 from fastloop.fastloader.torch_draws import EpochStart
 
 
@@ -64,35 +64,47 @@ class PythonEpochs:
         """Do nothing: only the native core makes batches in pieces, and records their times."""
 
     def start(
-        self, order: EpochOrder, state: State, finish: Callable[[], None], epoch_start: EpochStart
+        self,
+        order: EpochOrder,
+        progress: EpochProgress,
+        finish: Callable[[], None],
+        epoch_start: EpochStart,
     ) -> Iterator[Tree]:
-        """Iterate over the rest of an epoch, and count its batches in the state.
+        """Iterate over the rest of an epoch, and count its batches in `progress`.
 
-        order: the order of the epoch. state: the position in the epoch at which to begin. finish:
-        called after the last batch. epoch_start: the seeds of the epoch, and the states of random
-        generators.
+        order: the order of the epoch. finish: called after the last batch. epoch_start: the seeds
+        of the epoch, and the states of random generators.
         """
         seeds = epoch_start.seeds
-        draws = SampleDraws(seeds.samples, state["epoch"], seeds.is_base, seeds.is_drawn_each_epoch)
+        draws = SampleDraws(seeds.samples, progress.epoch, seeds.is_base, seeds.is_drawn_each_epoch)
         # The first draws of a sampler or an order are part of the start of the epoch, so they are
         # made inside the context that restores the random generators.
         with epoch_start.restored:
-            plan = self.plan(order, state, epoch_start, draws)
+            plan = self.plan(order, progress, epoch_start, draws)
         source = prepare_source(plan.source, plan.tuning.num_threads, draws)
         transform = seed_transform(self.transform, draws.begin, self.is_batched)
-        batches, groups = start_reading(self.reading.processes, source, plan.groups, draws)
+        groups = plan.groups
+        if self.reading.processes is not None:
+            # Only a Dataset is read by processes, see choose_processes.
+            assert isinstance(source, DatasetSource)
+            source = self.reading.processes.start(source, groups, draws)
+            groups = source.groups()
         pipeline = replace(self.reading.pipeline, tuning=plan.tuning)
-        return pipeline.start(batches, groups, transform).deliver(state, finish, plan.draw_for)
+        return pipeline.start(source, groups, transform).deliver(progress, finish, plan.draw_for)
 
     def plan(
-        self, order: EpochOrder, state: State, epoch_start: EpochStart, draws: SampleDraws
+        self,
+        order: EpochOrder,
+        progress: EpochProgress,
+        epoch_start: EpochStart,
+        draws: SampleDraws,
     ) -> EpochPlan:
         """The plan of the rest of an epoch; the indices of its first batches have been drawn."""
         source = self.reading.source
-        delivered = int(state["delivered"])
+        delivered = int(progress.delivered)
         if isinstance(order, StreamOrder):
             assert isinstance(source, IterableSource)
-            batches = source.start(order, state, draws)
+            batches = source.start(order, progress, draws)
             groups = number_batches(order, delivered)
             return EpochPlan(batches, groups, self.reading.pipeline.tuning)
         assert not isinstance(source, IterableSource)

@@ -27,13 +27,8 @@ from fastloop.core.seeds import mix_seed
 from fastloop.fastloader.anonymous_file import send_file
 from fastloop.fastloader.dataset_source import DatasetSource
 from fastloop.fastloader.failed_batch import describe_samples
-from fastloop.fastloader.sample_draws import (
-    COLLATE,
-    GlobalDraws,
-    SampleDraws,
-    find_global_draws,
-    make_seeded,
-)
+from fastloop.fastloader.global_draws import GlobalDraws
+from fastloop.fastloader.sample_draws import COLLATE, SampleDraws
 from fastloop.fastloader.shared_batch import BatchWriter, is_plain
 from fastloop.fastloader.thread_access import UserCode, share
 
@@ -117,9 +112,9 @@ class _Reader:
     def _read(self, task: Task) -> Any:
         read = partial(replace(self.source, begin=self._note(task.draws)).batch, task.indices)
         if self.draws.shared is not None:
-            return make_seeded(read, self.draws)
+            return self.draws.make_seeded(read)
         # The first batch shows which generators the samples draw from.
-        with find_global_draws(self.draws, for_threads=False):
+        with self.draws.find(for_threads=False):
             return read()
 
     def _note(self, draws: SampleDraws) -> Callable[[int, Sequence[int]], None]:

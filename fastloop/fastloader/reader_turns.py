@@ -17,10 +17,10 @@ from fastloop.core.thread_turns import HANDOVER_NS
 from fastloop.fastloader.batch_stages import Results, Stage, StagedGroup
 from fastloop.fastloader.bytes_ahead import count_nbytes
 from fastloop.fastloader.failed_batch import FailedBatch, try_batch
+from fastloop.fastloader.global_draws import GlobalDraws
 from fastloop.fastloader.loader_tuning import Tuning
 from fastloop.fastloader.loop_or_threads import LoopOrThreads
-from fastloop.fastloader.read_times import measure_reading, read_clocks
-from fastloop.fastloader.sample_draws import GlobalDraws
+from fastloop.fastloader.read_times import ReadTimes, ThreadClocks, measure_reading, read_clocks
 
 LOG = logging.getLogger("fastloop")
 STAYS_IN_LOOP = "FastLoader reads in the loop, as its thread failed: %r"
@@ -48,15 +48,18 @@ class ReaderTurns:
     """True: if a thread fails to read a batch, the loop's thread reads the batch again, because
     some samples can be read in the loop's thread only."""
 
+    @property
+    def _is_for_threads(self) -> bool:
+        """True if threads make the next groups."""
+        return self.choice.num_threads > 0 and not self.draws.shared
+
     def map(self, groups: Iterator[StagedGroup]) -> Results:
         """Yield the groups after all stages; the loop's thread and other threads take turns."""
-        choice = self.choice
+        self.choice.begin_epoch()
         is_left = True
-        choice.begin_epoch()
         while is_left:
-            by_threads = choice.num_threads and not self.draws.shared
-            way = self._turn_of_threads if by_threads else self._turn_of_loop
-            is_left = yield from way(groups)
+            take_turn = self._turn_of_threads if self._is_for_threads else self._turn_of_loop
+            is_left = yield from take_turn(groups)
 
     def _turn_of_loop(self, groups: Iterator[StagedGroup]) -> Generator[StagedGroup, None, bool]:
         """Yield groups that the loop's thread makes, until threads get a turn.
@@ -72,35 +75,29 @@ class ReaderTurns:
             begun = read_clocks() if is_long else None
             begin_ns = now_ns()
             staged = self.make_in_loop(group)
-            delivered_ns = now_ns()
-            is_long = delivered_ns - begin_ns > HANDOVER_NS
+            reading_ns = now_ns() - begin_ns
+            is_long = reading_ns > HANDOVER_NS
             read = None
-            step_begin_cpu_ns = 0
+            delivered_ns = delivered_cpu_ns = 0
             if begun is not None and is_long:
-                read = measure_reading(begun, delivered_ns - begin_ns, sum(map(len, group.group)))
-                # The bytes are counted only if samples wait, because counting may take longer than
-                # reading if batches have many small parts.
-                if read.waits:
-                    read = replace(read, nbytes=count_nbytes(staged.made))
-                delivered_ns = now_ns()
-                step_begin_cpu_ns = process_cpu_ns()
+                read = _measure(begun, reading_ns, staged)
+                delivered_ns, delivered_cpu_ns = now_ns(), process_cpu_ns()
             yield staged
             # Without `del`, this frame would hold the batches while it makes the next ones.
             del staged, group
-            begin_ns = asked_ns
-            asked_ns = now_ns()
+            asked_before_ns, asked_ns = asked_ns, now_ns()
             if is_long or choice.batches_left:
                 # This is the time from one request to the next. It includes the drawing of the
                 # indices, as the times of threads do.
-                choice.note_time(asked_ns - begin_ns)
+                choice.note_time(asked_ns - asked_before_ns)
             if read is not None:
-                step_cpu_ns = process_cpu_ns() - step_begin_cpu_ns
-                step = {"step_ns": asked_ns - delivered_ns, "step_cpu_ns": step_cpu_ns}
-                choice.decide_on_threads(replace(read, **step), self.tuning)
+                step_cpu_ns = process_cpu_ns() - delivered_cpu_ns
+                read = replace(read, step_ns=asked_ns - delivered_ns, step_cpu_ns=step_cpu_ns)
+                choice.decide_on_threads(read, self.tuning)
             elif not is_long:
                 # Threads save nothing here: to hand over such a batch takes longer than to read it.
                 choice.num_saving = 0
-            if choice.num_threads and not self.draws.shared:
+            if self._is_for_threads:
                 return True
         return False
 
@@ -170,6 +167,14 @@ class ReaderTurns:
         # An error of the sampler is raised after the batches that were drawn before the error.
         if ended is not None:
             raise ended.error
+
+
+def _measure(begun: ThreadClocks, reading_ns: int, staged: StagedGroup) -> ReadTimes:
+    """The times of a group that the loop's thread has just read. begun: the clocks before."""
+    read = measure_reading(begun, reading_ns, sum(map(len, staged.group)))
+    # The bytes are counted only if samples wait, because counting may take longer than reading if
+    # batches have many small parts.
+    return replace(read, nbytes=count_nbytes(staged.made)) if read.waits else read
 
 
 def _is_failed(batch: Any) -> bool:

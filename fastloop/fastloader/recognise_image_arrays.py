@@ -14,9 +14,10 @@ imported here: a program that uses its datasets has imported it.
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
+from functools import partial
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -41,6 +42,7 @@ from fastloop.fastloader.recognise_image_folders import (
     transform_parts,
 )
 
+C = TypeVar("C", ImageRows, ImageLabels)
 POINTWISE = frozenset(
     {"ToTensor", "PILToTensor", "ToImage", "ConvertImageDtype", "ToDtype", "Normalize"}
     | {"ToPureTensor"}
@@ -123,9 +125,9 @@ def _has_images(dataset: Any) -> bool:
     the same way."""
     for module_name, name in FAMILIES:
         base = getattr(sys.modules.get(module_name), name, None)
-        if base is None or not isinstance(dataset, base):
-            continue
-        return reads_as_written(dataset, base)
+        # None: the program has not imported this part of torchvision, so it has no such dataset.
+        if base is not None and isinstance(dataset, base):
+            return reads_as_written(dataset, base)
     return False
 
 
@@ -158,15 +160,15 @@ def _open_rows(dataset: Any) -> ImageRows:
     _check_places(len(pixels), places, dataset)
     steps = _divide_transform(images.transform, pixels.shape[1:])
     table = _look_up(steps.pointwise, channels=1 if len(steps.shape) == 2 else 3)
-    return ImageRows(dataset, places, pixels, steps, table, _reopen_rows)
+    return ImageRows(dataset, places, pixels, steps, table, partial(_reopen, _open_rows))
 
 
-def _reopen_rows(dataset: Any) -> ImageRows | None:
-    """The column of the images as they are now; None if they can't be read natively any more."""
+def _reopen(open_column: Callable[[Any], C], dataset: Any) -> C | None:
+    """The column of the dataset as it is now; None if it can't be read natively any more."""
     if not _has_images(_base_of(dataset)):
         return None
     try:
-        return _open_rows(dataset)
+        return open_column(dataset)
     except UnrecognisedError:
         return None
 
@@ -195,15 +197,8 @@ def _open_labels(dataset: Any) -> ImageLabels:
     if not is_whole or labels.ndim != 1:
         raise UnrecognisedError(f"its labels are {labels.dtype} of {labels.ndim} dimensions")
     _check_places(len(labels), places, dataset)
-    return ImageLabels(dataset, places, labels.astype(np.int64, copy=False), _reopen_labels)
-
-
-def _reopen_labels(dataset: Any) -> ImageLabels | None:
-    """The column of the labels as they are now; None if they can't be read natively any more."""
-    try:
-        return _open_labels(dataset)
-    except UnrecognisedError:
-        return None
+    reopen = partial(_reopen, _open_labels)
+    return ImageLabels(dataset, places, labels.astype(np.int64, copy=False), reopen)
 
 
 def _check_places(length: int, places: np.ndarray | None, dataset: Any) -> None:

@@ -74,6 +74,7 @@ class ThreadModes:
 
 @contextmanager
 def _make_tensors_on(device: torch.device) -> Iterator[None]:
+    """Make new tensors of this thread on the device."""
     # `with device` would also set a variable of the whole process, and set it back while other
     # threads are still within such a context.
     _push_mode(DeviceContext(device))
@@ -108,6 +109,7 @@ def _default_device() -> torch.device | None:
 
 
 def _read_stream() -> Any:
+    """CUDA's current stream, or None if a new thread has the same stream."""
     # Asking for the stream would start CUDA.
     if not torch.cuda.is_initialized():
         return None

@@ -67,8 +67,11 @@ class Usage:
     """Resources of a process and all its children over all samples, including ended processes."""
 
     def __init__(self) -> None:
-        self._shm_before = shm_bytes()
-        self._peaks: dict[str, int] = {}
+        self._shm_before = _shm_bytes()
+        self._peak_pss: int | None = None
+        self._peak_shm: int | None = None
+        self._peak_gpu: int | None = None
+        self._most_read: int | None = None
         self._cpu_s: dict[Key, float] = {}
         self._living_cpu_s = 0.0
         self._switches: dict[tuple[Key, int], int] = {}
@@ -79,9 +82,10 @@ class Usage:
         if not sample.cpu_s:
             return
         self._samples += 1
-        for name in ("pss", "shm", "gpu", "read"):
-            if (value := getattr(sample, name)) is not None:
-                self._peaks[name] = max(value, self._peaks.get(name, 0))
+        self._peak_pss = _larger(self._peak_pss, sample.pss)
+        self._peak_shm = _larger(self._peak_shm, sample.shm)
+        self._peak_gpu = _larger(self._peak_gpu, sample.gpu)
+        self._most_read = _larger(self._most_read, sample.read)
         self._cpu_s |= {key: cpu_s for key, (cpu_s, _) in sample.cpu_s.items()}
         self._living_cpu_s = max(self._living_cpu_s, sum(map(sum, sample.cpu_s.values())))
         self._switches |= sample.switches
@@ -90,17 +94,17 @@ class Usage:
         """Resources used so far; None without a sample. seconds: time since sampling began."""
         if not self._samples:
             return None
-        shm = self._peaks.get("shm")
+        shm = self._peak_shm
         # Both sums are lower bounds. The first one lacks the time of ended children that nobody has
         # waited for. The second one lacks the time of each process after its last sample.
         cpu_s = max(self._living_cpu_s, sum(self._cpu_s.values()))
         return Resources(
-            peak_pss_mib=_mib(self._peaks.get("pss")),
+            peak_pss_mib=_mib(self._peak_pss),
             peak_shm_mib=None if shm is None else _mib(max(0, shm - (self._shm_before or 0))),
-            peak_gpu_mib=_mib(self._peaks.get("gpu")),
+            peak_gpu_mib=_mib(self._peak_gpu),
             cpu_cores=min(cpu_s / seconds, usable_cores()) if seconds >= LEAST_SECONDS else None,
             context_switches=sum(self._switches.values()) if self._switches else None,
-            read_mib=_mib(self._peaks.get("read")),
+            read_mib=_mib(self._most_read),
             samples=self._samples,
         )
 
@@ -161,7 +165,7 @@ def sample(pid: int) -> Sample:
             switches |= {(key, thread): count for thread, count in _switches(process).items()}
     return Sample(
         pss=_sum_of_known([_pss(process) for process in processes]),
-        shm=shm_bytes(),
+        shm=_shm_bytes(),
         gpu=_gpu_bytes({process.pid for process in processes}),
         cpu_s=cpu_s,
         switches=switches,
@@ -169,25 +173,24 @@ def sample(pid: int) -> Sample:
     )
 
 
-def shm_bytes() -> int | None:
-    """Bytes in use in /dev/shm, including unlinked files; None if there is no /dev/shm.
-
-    torch unlinks the files of batches immediately, so a listing would miss them.
-    """
-    try:
-        stat = os.statvfs(SHM)
-    except OSError:
-        return None
-    return (stat.f_blocks - stat.f_bfree) * stat.f_frsize
+def _shm_bytes() -> int | None:
+    """Bytes in use in /dev/shm, including unlinked files; None if there is no /dev/shm."""
+    # torch unlinks the files of batches immediately, so a listing would miss them.
+    stat = _stat_shm()
+    return None if stat is None else (stat.f_blocks - stat.f_bfree) * stat.f_frsize
 
 
 def shm_total_bytes() -> int | None:
     """Size of /dev/shm in bytes; None if there is none."""
-    try:
-        stat = os.statvfs(SHM)
-    except OSError:
-        return None
-    return stat.f_blocks * stat.f_frsize
+    stat = _stat_shm()
+    return None if stat is None else stat.f_blocks * stat.f_frsize
+
+
+def _stat_shm() -> os.statvfs_result | None:
+    """The numbers of blocks of /dev/shm, and their size; None if there is no /dev/shm."""
+    with contextlib.suppress(OSError):
+        return os.statvfs(SHM)
+    return None
 
 
 def _pss(process: psutil.Process) -> int | None:
@@ -256,6 +259,11 @@ def _nvml() -> Any | None:
         # NVML raises exceptions of its own, which depend on the driver.
         return None
     return nvml
+
+
+def _larger(one: int | None, other: int | None) -> int | None:
+    """The larger of the numbers that are not None; None if both are None."""
+    return max((each for each in (one, other) if each is not None), default=None)
 
 
 def _sum_of_known(values: list[int | None]) -> int | None:

@@ -61,16 +61,22 @@ def run_ranks(work: RankWork, followers: Followers | None = None) -> list[RankAn
     if work.backend is None:
         call = Call(function=work.task.function, args=work.task.args)
         return _Collection(work, [call]).run()
-    if followers is None:
-        server = host_store()
-        process = TorchrunProcess(
-            rank=0,
-            world_size=1,
-            local_rank=0,
-            local_world_size=1,
-            address=StoreAddress(host=LOOPBACK, port=server.port),
-        )
-        return _Collection(work, rank_calls(process, work, 1)).run()
+    if followers is not None:
+        return _run_with_followers(work, followers)
+    # The ranks find each other by the store of this server, which lives as long as the variable.
+    server = host_store()
+    alone = TorchrunProcess(
+        rank=0,
+        world_size=1,
+        local_rank=0,
+        local_world_size=1,
+        address=StoreAddress(host=LOOPBACK, port=server.port),
+    )
+    return _Collection(work, rank_calls(alone, work, 1)).run()
+
+
+def _run_with_followers(work: RankWork, followers: Followers) -> list[RankAnswer]:
+    """Run the work in the ranks of this process and of its followers, see `run_ranks`."""
     number = next(followers.numbers)
     followers.commands.post(work_to_json(work, number))
     try:
@@ -116,10 +122,10 @@ class _Collection:
                 message = f"ConnectionError: {STORE_ENDED}"
                 raise JobFailed(Failure(kind=FailureKind.LOST, message=message)) from None
             except AnswerTimeout:
-                if self._failures():
+                if self.failures:
                     raise self._failure() from None
                 raise self._timeout(receiver) from None
-            if self._failures():
+            if self.failures:
                 raise self._failure()
         left_running = {child.call.rank: tuple(child.left_running) for child in children}
         return [
@@ -148,24 +154,26 @@ class _Collection:
         if answer is None or answer.number != self.number:
             return
         self.answers[answer.rank] = answer
-        failures = self._failures()
+        failures = self.failures
         # A failure that is not a consequence is the cause: nothing more is waited for.
-        if any(not CONSEQUENCE.search(failure.message) for _, failure in failures):
+        if any(not CONSEQUENCE.search(failure.message) for failure in failures.values()):
             raise self._failure()
         # The first consequence begins the wait for its cause; further ones do not prolong it.
         if len(failures) == 1:
             receiver.shorten(GRACE_S)
 
-    def _failures(self) -> list[tuple[int, Failure]]:
-        """Each rank that has failed so far, with its failure."""
-        outcomes = [(rank, answer.outcome.failure) for rank, answer in self.answers.items()]
-        return [(rank, failure) for rank, failure in outcomes if failure]
+    @property
+    def failures(self) -> dict[int, Failure]:
+        """Rank -> its failure, for the ranks that have failed so far."""
+        outcomes = {rank: answer.outcome for rank, answer in self.answers.items()}
+        return {rank: each.failure for rank, each in outcomes.items() if each.failure}
 
     def _failure(self) -> JobFailed:
         """The failure that caused the others, with the number of its rank in the message."""
-        rank, failure = min(
-            self._failures(), key=lambda pair: bool(CONSEQUENCE.search(pair[1].message))
-        )
+        failures = self.failures
+        causes = [rank for rank, each in failures.items() if not CONSEQUENCE.search(each.message)]
+        rank = (causes or [*failures])[0]
+        failure = failures[rank]
         # Every rank reaches the same verdict by itself, so the number of one rank says nothing.
         if self.world_size == 1 or failure.kind.is_verdict:
             return JobFailed(failure)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from fastloop.core.auto_trials import AUTO
+from fastloop.core.load_text import load_text
 from fastloop.core.machine_load import Load, summarize_loads
 from fastloop.core.result import Result
 
@@ -89,7 +90,7 @@ def load_lines(results: Sequence[Result]) -> list[str]:
         host = str(result.environment.get("host", ""))
         by_host.setdefault(host, []).extend(trial.load for trial in result.trials)
     summaries = {host: summarize_loads(loads) for host, loads in by_host.items()}
-    sentences = {host: summary.describe() for host, summary in summaries.items() if summary}
+    sentences = {host: load_text(summary) for host, summary in summaries.items() if summary}
     if len(sentences) < 2:
         return [*sentences.values()]
     return [f"{host}: {sentence}" for host, sentence in sentences.items()]

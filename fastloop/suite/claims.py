@@ -3,6 +3,7 @@ page of the judgements."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -10,11 +11,11 @@ from typing import Literal
 from fastloop.core import stats
 from fastloop.reporting.page import render_page
 from fastloop.suite.round_files import LoadedRound
-from fastloop.suite.suite_file import Cell, SuiteFile
+from fastloop.suite.suite_file import SuiteFile
 from fastloop.suite.workloads import SuiteRow, SuiteWorkload
 
 TEMPLATE = Path(__file__).with_name("claims.html.jinja")
-Outcome = Literal["holds", "does not hold", "undecided", "not measured"]
+Outcome = Literal["holds", "does not hold", "undecided", "measured, not ranked", "not measured"]
 ROWS = ("dataset=mydataset", "dataset.count=10000", "dataset.shape=[5]", "batch_size=256")
 """The data of pytorch#10260: 10,000 rows of five floats."""
 SMALL_ROWS = ("dataset=mydataset", "dataset.count=20000", "batch_size=1024")
@@ -22,6 +23,7 @@ JPEGS = ("dataset=photos", "dataset.count=200", "dataset.crop=[375,500]", "batch
 CROPS = (*JPEGS, "transform=random_resized_crop")
 PR_10260 = "https://github.com/pytorch/pytorch/pull/10260"
 PR_166732 = "https://github.com/pytorch/pytorch/pull/166732"
+NOT_IN_FILE = "this file does not have it"
 NOT_PAIRED = "its two rows have different numbers of windows"
 LIGHTNING_SPEED = "https://lightning.ai/docs/pytorch/stable/advanced/speed.html"
 
@@ -66,10 +68,10 @@ class JudgedClaim:
 
     claim: Claim
     outcome: Outcome
-    factor: stats.Ratio | None
+    factor: stats.Ratio | None = None
     """Seconds of `slow` / seconds of `fast`, paired by round; None if they can't be compared."""
     reason: str = ""
-    """The reason for "undecided" or "not measured"; empty for the other two outcomes."""
+    """The reason why the claim is not decided; empty if it holds or does not hold."""
 
 
 def _row(loader: str, *overrides: str) -> SuiteRow:
@@ -270,29 +272,37 @@ CLAIMED_WORKLOADS = tuple(claim.workload for claim in CLAIMS)
 
 
 def judge(claim: Claim, document: SuiteFile) -> JudgedClaim:
-    """Judge the claim by the windows (timed parts of trials) in a file.
+    """Judge the claim by the windows (timed parts of trials) in a file."""
+    cells = {cell.label: cell for cell in document.cells if cell.workload == claim.name}
+    slow, fast = cells.get(claim.slow.label), cells.get(claim.fast.label)
+    if slow is None or fast is None:
+        return JudgedClaim(claim=claim, outcome="not measured", reason=NOT_IN_FILE)
+    if reason := slow.null_reason or fast.null_reason:
+        return JudgedClaim(claim=claim, outcome="not measured", reason=reason)
+    # The windows of such a row can't be compared, for example because it delivers other data.
+    if reason := slow.unranked_reason or fast.unranked_reason:
+        return JudgedClaim(claim=claim, outcome="measured, not ranked", reason=reason)
+    return _judge_factor(claim, slow.seconds, fast.seconds)
+
+
+def _judge_factor(claim: Claim, slow: Sequence[float], fast: Sequence[float]) -> JudgedClaim:
+    """Judge the claim by the seconds of the windows of both rows.
 
     The claim holds if the lower end of the factor's 95 % interval is at least the claimed factor.
     It does not hold if the upper end is below the claimed factor.
     """
-    cells = {cell.label: cell for cell in document.cells if cell.workload == claim.name}
-    slow, fast = cells.get(claim.slow.label), cells.get(claim.fast.label)
-    reason = _why_null(slow) or _why_null(fast)
-    if reason or slow is None or fast is None:
-        return JudgedClaim(claim=claim, outcome="not measured", factor=None, reason=reason)
-    factor = stats.ratio_or_range(slow.seconds, fast.seconds)
-    outcome: Outcome = "undecided"
+    factor = stats.ratio_or_range(slow, fast)
     if factor is None:
-        return JudgedClaim(claim=claim, outcome=outcome, factor=None, reason=NOT_PAIRED)
-    if factor.is_interval and factor.low >= claim.least:
-        outcome = "holds"
-    elif factor.is_interval and factor.high < claim.least:
-        outcome = "does not hold"
-    elif factor.is_interval:
-        reason = f"the interval of {len(slow.seconds)} windows includes {claim.least:g}"
-    else:
-        reason = f"{len(slow.seconds)} windows have no interval"
-    return JudgedClaim(claim=claim, outcome=outcome, factor=factor, reason=reason)
+        return JudgedClaim(claim=claim, outcome="undecided", reason=NOT_PAIRED)
+    if not factor.is_interval:
+        reason = f"{len(slow)} windows have no interval"
+        return JudgedClaim(claim=claim, outcome="undecided", factor=factor, reason=reason)
+    if factor.low >= claim.least:
+        return JudgedClaim(claim=claim, outcome="holds", factor=factor)
+    if factor.high < claim.least:
+        return JudgedClaim(claim=claim, outcome="does not hold", factor=factor)
+    reason = f"the interval of {len(slow)} windows includes {claim.least:g}"
+    return JudgedClaim(claim=claim, outcome="undecided", factor=factor, reason=reason)
 
 
 def describe_judgement(judged: JudgedClaim) -> str:
@@ -333,10 +343,3 @@ def _newest_with(claim: Claim, rounds: list[LoadedRound]) -> LoadedRound:
         each for each in rounds if any(cell.workload == claim.name for cell in each.document.cells)
     ]
     return (having or rounds)[-1]
-
-
-def _why_null(cell: Cell | None) -> str:
-    """The reason why a cell decides nothing; empty if it has comparable windows."""
-    if cell is None:
-        return "this file does not have it"
-    return cell.null_reason or cell.unranked_reason

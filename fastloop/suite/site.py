@@ -15,7 +15,7 @@ from fastloop.reporting.page import render_page
 from fastloop.suite.build_suite_file import OTHER_DATA
 from fastloop.suite.round_agreement import Agreement, find_agreement, groups_of_both
 from fastloop.suite.round_files import LoadedRound, best_of_machines
-from fastloop.suite.suite_file import Cell, Figures
+from fastloop.suite.suite_file import Cell
 
 TEMPLATE = Path(__file__).with_name("loaders.html.jinja")
 YEAR_MS = 365 * 24 * 3600 * 1000
@@ -53,30 +53,74 @@ class ShownCell:
     """Address of the option's code."""
     is_old: bool
     """True if the cell was measured more than a year ago."""
-    memory: str
-    """Peak of memory in MiB; this and each text below is empty if it was not measured."""
-    first_batch: str
-    """Milliseconds from opening the loader to its first batch."""
-    shuffle: str
-    """Mean distance of a sample from its stored place: 0 in stored order, 1 if uniform."""
-    rank: str = ""
-    """Rank among the cells of the workload, with a sign if other cells have the same rank."""
-    ratio: str = ""
-    """Seconds relative to the first cell of the workload."""
-    interval: str = ""
-    """95 % interval of the ratio."""
-    hue: int | None = None
-    """Hue of the ratio's colour, in degrees; None without a ratio."""
-    rate: str = ""
-    """Samples a second."""
-    share: str = ""
-    """Share of the machine's limit in percent."""
+
+    @property
+    def memory(self) -> str:
+        """Peak of memory in MiB; empty if it was not measured."""
+        peak_mib = self.cell.peak_pss_mib
+        return "" if peak_mib is None else f"{peak_mib:,.0f}"
+
+    @property
+    def first_batch(self) -> str:
+        """Milliseconds from opening the loader to its first batch; empty if not measured."""
+        seconds = self.cell.first_batch_s
+        return "" if seconds is None else significant(1e3 * seconds)
+
+    @property
+    def shuffle(self) -> str:
+        """Mean distance of a sample from its stored place: 0 in stored order, 1 if uniform.
+
+        Empty if it was not measured.
+        """
+        shuffling = self.cell.shuffling
+        return "" if shuffling is None else f"{shuffling.distance:.2f}"
+
+    @property
+    def rank(self) -> str:
+        """Rank among the cells of the workload, with a sign if other cells have the same rank.
+
+        Empty without a rank.
+        """
+        figures = self.cell.figures
+        if figures is None or figures.rank is None:
+            return ""
+        return f"{figures.rank}{' =' if figures.tied_with else ''}"
 
     @property
     def tie(self) -> str:
         """A tooltip with the labels of the other cells of this rank; empty if there are none."""
         figures = self.cell.figures
         return f"tied with {', '.join(figures.tied_with)}" if figures and figures.tied_with else ""
+
+    @property
+    def ratio(self) -> str:
+        """Seconds relative to the first cell of the workload; empty without a rank."""
+        figures = self.cell.figures
+        return "" if figures is None or figures.ratio is None else _ratio_text(figures.ratio)
+
+    @property
+    def interval(self) -> str:
+        """95 % interval of the ratio; empty if there is none."""
+        interval = self.cell.figures and self.cell.figures.ratio_interval
+        return " to ".join(map(_ratio_text, interval)) if interval else ""
+
+    @property
+    def hue(self) -> int | None:
+        """Hue of the ratio's colour, in degrees; None without a ratio."""
+        figures = self.cell.figures
+        return None if figures is None or figures.ratio is None else _hue(figures.ratio)
+
+    @property
+    def rate(self) -> str:
+        """Samples a second; empty without figures."""
+        figures = self.cell.figures
+        return significant(figures.samples_per_s) if figures else ""
+
+    @property
+    def share(self) -> str:
+        """Share of the machine's limit in percent; empty if the limit was not measured."""
+        share = self.cell.figures and self.cell.figures.limit_share
+        return "" if share is None else show_fine_percent(share)
 
 
 def render_site(
@@ -200,32 +244,13 @@ def _sort_key(shown: ShownCell, workloads: list[str]) -> tuple:
 
 def _show(loaded: LoadedRound, cell: Cell, now_ms: int, code_url: str) -> ShownCell:
     """The cell of this round with its texts. now_ms, code_url: as in `render_site`."""
-    shown = ShownCell(
+    return ShownCell(
         cell=cell,
         machine=loaded.machine,
         round=loaded.round,
         scope=loaded.document.scope,
         code_url=f"{code_url.rstrip('/')}/{cell.code}",
         is_old=cell.measured_ms is not None and now_ms - cell.measured_ms > YEAR_MS,
-        memory="" if cell.peak_pss_mib is None else f"{cell.peak_pss_mib:,.0f}",
-        first_batch="" if cell.first_batch_s is None else significant(1e3 * cell.first_batch_s),
-        shuffle="" if cell.shuffling is None else f"{cell.shuffling.distance:.2f}",
-    )
-    return _with_figures(shown, cell.figures) if cell.figures else shown
-
-
-def _with_figures(shown: ShownCell, figures: Figures) -> ShownCell:
-    """The cell with the texts of its figures."""
-    ratio, interval, share = figures.ratio, figures.ratio_interval, figures.limit_share
-    tie = " =" if figures.tied_with else ""
-    return replace(
-        shown,
-        rank="" if figures.rank is None else f"{figures.rank}{tie}",
-        ratio="" if ratio is None else _ratio_text(ratio),
-        interval="" if interval is None else " to ".join(map(_ratio_text, interval)),
-        hue=None if ratio is None else _hue(ratio),
-        rate=significant(figures.samples_per_s),
-        share="" if share is None else show_fine_percent(share),
     )
 
 

@@ -12,7 +12,8 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from fastloop.core import stats
-from fastloop.core.machine_load import LoadSummary, describe_load
+from fastloop.core.load_text import describe_load
+from fastloop.core.machine_load import LoadSummary
 from fastloop.core.number_text import TimeUnit, show_fine_percent, significant, unit_of, unit_of_all
 from fastloop.core.ranking import NO_RANK, Ranking
 from fastloop.core.text import wrap

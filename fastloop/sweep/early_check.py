@@ -26,11 +26,11 @@ from fastloop.core.types import (
     UsageError,
 )
 from fastloop.data.chunked_reader import IndexedSamples
+from fastloop.data.class_counts import ClassCounter, resolve_num_classes
 from fastloop.data.cropped_dataset import CroppedDataset
 from fastloop.data.dataset_samples import is_broken
-from fastloop.data.prepare_dataset import limit_preparation, resolve_num_classes
+from fastloop.data.prepare_dataset import limit_preparation
 from fastloop.data.ragged import is_ragged
-from fastloop.data.reference import ClassCounter
 from fastloop.data.sample_advice import advise
 from fastloop.data.sample_chunks import collate_chunk
 from fastloop.data.spread_indices import spread_indices

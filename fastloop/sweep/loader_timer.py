@@ -12,8 +12,9 @@ from typing import Any
 
 import torch
 
+from fastloop.core.device_time import synchronize
 from fastloop.core.move_tensors import map_tensors
-from fastloop.core.spans import now_ns, seconds_between, synchronize
+from fastloop.core.spans import now_ns, seconds_between
 from fastloop.core.trees import read_bytes
 from fastloop.core.types import Epochs, Invalid, Tree
 from fastloop.data.batch_counts import FirstBatches

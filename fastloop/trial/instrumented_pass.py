@@ -10,10 +10,11 @@ import torch
 
 from fastloop.core.benchmark import Session, runs_model
 from fastloop.core.cgroup import usable_cores
+from fastloop.core.device_time import StepMarks, synchronize
 from fastloop.core.machine_counters import LEAST_SECONDS, cpu_seconds
 from fastloop.core.prepared_data import PreparedData
 from fastloop.core.result import Attribution
-from fastloop.core.spans import Spans, StepMarks, now_ns, seconds_between, synchronize
+from fastloop.core.spans import Spans, now_ns, seconds_between
 from fastloop.core.types import Epochs
 from fastloop.processes.rank_group import all_gather, local_world_size
 from fastloop.trial.job import Job

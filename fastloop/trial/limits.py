@@ -14,9 +14,10 @@ from typing import Any
 import optree
 import torch
 
+from fastloop.core.device_time import synchronize
 from fastloop.core.fingerprints import fingerprint
 from fastloop.core.limit import Limit, LimitOrigin
-from fastloop.core.spans import now_ns, seconds_between, synchronize
+from fastloop.core.spans import now_ns, seconds_between
 from fastloop.core.traits import DatasetTraits, LoaderTraits, TransformTraits, traits_of
 from fastloop.core.trees import tree_leaves
 from fastloop.core.types import Tree

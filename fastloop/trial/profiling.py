@@ -19,9 +19,10 @@ from torch._C._profiler import _ExperimentalConfig
 from torch.profiler import ProfilerActivity, profile, record_function
 
 from fastloop.core.atomic_files import write_beside
+from fastloop.core.device_time import synchronize
 from fastloop.core.machine_counters import LEAST_SECONDS, cpu_seconds, process_cpu_seconds
 from fastloop.core.prepared_data import PreparedData
-from fastloop.core.spans import now_ns, seconds_between, synchronize, unix_offset_ns
+from fastloop.core.spans import now_ns, seconds_between, unix_offset_ns
 from fastloop.core.types import Epochs, Tree
 from fastloop.observe.chrome_trace import add_to_profile
 from fastloop.observe.event_log import open_log

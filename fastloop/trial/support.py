@@ -41,10 +41,10 @@ from fastloop.core.traits import (
 from fastloop.core.types import Unsupported, name_of
 from fastloop.data.cropped_dataset import CroppedDataset
 from fastloop.data.cropping import CropTransform
-from fastloop.data.image_files import check_uint8
+from fastloop.data.dataset_samples import check_uint8
 from fastloop.data.prepare_store import check_storable
 from fastloop.data.ragged import is_ragged
-from fastloop.data.torch_epochs import check_stream
+from fastloop.data.shard_checks import check_stream
 from fastloop.processes.environments import environment_for
 from fastloop.processes.rank_group import resolve_device
 from fastloop.trial.job import Job

@@ -14,8 +14,10 @@ from typing import Any
 
 import torch
 
-from fastloop.core.spans import Spans, now_ns, seconds_between, synchronize
-from fastloop.core.trees import is_tensor_collection, tree_leaves
+from fastloop.core.containers import is_tensor_collection
+from fastloop.core.device_time import synchronize
+from fastloop.core.spans import Spans, now_ns, seconds_between
+from fastloop.core.trees import tree_leaves
 from fastloop.core.types import Epochs, Tree
 from fastloop.processes.rank_group import barrier
 

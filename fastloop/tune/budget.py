@@ -9,7 +9,8 @@ import math
 import re
 from dataclasses import dataclass, field
 
-from fastloop.core.spans import now_ns, seconds_between, slowdown_by_load
+from fastloop.core.spans import now_ns, seconds_between
+from fastloop.core.thread_times import slowdown_by_load
 from fastloop.core.types import UsageError
 
 UNIT_SECONDS = {"": 1.0, "s": 1.0, "min": 60.0, "h": 3600.0}

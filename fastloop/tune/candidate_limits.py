@@ -1,25 +1,23 @@
 """Drop the candidates of tuning that need too much memory or disk, or too much time to start.
 
-A candidate is the present job with a change. Its time to start is the time for writing a store, or
-for starting workers. `drop_slow_starts` and `drop_unaffordable` return the remaining candidates,
-and count the dropped ones by reason.
+A candidate is the present job with a change, see candidates.py. The time to start is the time for
+writing a store, or for starting workers.
 """
 
 from __future__ import annotations
 
 import math
 import shutil
-from collections import Counter
-from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
 from fastloop.core.loading_settings import WORKERS_FOR_WAITING, as_override
 from fastloop.core.outputs_folder import nearest_existing
 from fastloop.core.types import UsageError
-from fastloop.explain.what_ifs import ChangedJob
+from fastloop.explain.change import Change
 from fastloop.processes.resources import MIB
 from fastloop.trial.job import Job
+from fastloop.tune.candidates import Candidates
 from fastloop.tune.expected_cost import WORKER_S
 from fastloop.tune.peak_memory import forecast_trial_mib
 from fastloop.tune.pilot import Pilot
@@ -65,42 +63,25 @@ def check_memory(pilot: Pilot, limit_mib: float | None) -> None:
         raise UsageError(f"{given}: {yours}; allowed: from {math.ceil(peak_mib)}")
 
 
-def drop_slow_starts(
-    candidates: Iterable[ChangedJob],
-) -> tuple[list[ChangedJob], dict[str, int]]:
-    """Drop candidates that combine many workers (WORKERS_FOR_WAITING) with a changed start method.
+def drop_slow_starts(candidates: Candidates) -> Candidates:
+    """Drop candidates with many workers (WORKERS_FOR_WAITING) and a changed start method."""
 
-    Returns (the remaining candidates, reason -> number of dropped ones).
-    """
-    kept = []
-    left_out = Counter[str]()
-    for each in candidates:
-        loading = each.job.loading
-        context = as_override("multiprocessing_context", loading.multiprocessing_context)
+    def find_reason(job: Job, change: Change) -> str:
+        workers = job.loading.num_workers
+        context = as_override("multiprocessing_context", job.loading.multiprocessing_context)
         # Workers that are not forked import torch again, so the start of many takes minutes.
-        if loading.num_workers in WORKERS_FOR_WAITING and context in each.change.overrides:
-            left_out[f"num_workers={loading.num_workers} with {context}: slow to start"] += 1
-        else:
-            kept.append(each)
-    return kept, dict(left_out)
+        is_slow = workers in WORKERS_FOR_WAITING and context in change.overrides
+        return f"num_workers={workers} with {context}: slow to start" if is_slow else ""
+
+    return candidates.drop(find_reason)
 
 
-def drop_unaffordable(
-    candidates: Iterable[ChangedJob], pilot: Pilot, bounds: Bounds
-) -> tuple[list[ChangedJob], dict[str, int]]:
-    """Drop candidates that exceed the bounds, and those with a store that can't be written.
+def drop_unaffordable(candidates: Candidates, pilot: Pilot, bounds: Bounds) -> Candidates:
+    """Drop candidates that exceed the bounds, and candidates with a store that can't be written.
 
-    pilot: the first measurements of the present configuration. Returns (the remaining candidates,
-    reason -> number of dropped ones).
+    pilot: the first measurements of the present configuration.
     """
-    kept = []
-    left_out = Counter[str]()
-    for each in candidates:
-        if reason := _excess(each.job, pilot, bounds):
-            left_out[reason] += 1
-        else:
-            kept.append(each)
-    return kept, dict(left_out)
+    return candidates.drop(lambda job, _: _excess(job, pilot, bounds))
 
 
 def _excess(job: Job, pilot: Pilot, bounds: Bounds) -> str:

@@ -1,8 +1,8 @@
-"""Find the candidates of tuning: the combinations of a space that can run here with this data.
+"""Make the candidates of tuning: the combinations of a space that can run here with this data.
 
-A space has the values to try for each setting. `find_tune_candidates` combines these values. For
-each reason, it also counts the combinations that can't run. `choose_simplest` chooses the
-candidates that run first.
+A space has the values to try for each setting. A combination takes a value of each setting, and is
+a candidate if the present job can run with these values. For each reason, the combinations that
+can't run are counted.
 """
 
 from __future__ import annotations
@@ -27,16 +27,10 @@ from fastloop.explain.change import Change
 from fastloop.explain.what_ifs import ChangedJob
 from fastloop.trial.job import Job
 from fastloop.trial.support import check_support
-from fastloop.tune.expected_cost import EXPECTED_COSTS
 
 CROSSED_FIRST = ("loader", "decoder", "num_workers")
 """Settings that decide whether other settings have an effect, so these are combined first. If a
 combination of these settings can't run, it is not combined with the rest."""
-UNPREDICTED = ("loader", "decoder")
-"""Settings with effects that the model of a loader can hardly predict, because its input was
-measured with the present loader and decoder. The simplest change to each other loader or decoder
-runs first. By chance alone, it would hardly get a trial among a thousand combinations of workers,
-which the model does predict."""
 NEUTRAL_VALUES: Mapping[str, Any] = {
     **{name: DECLARED[name].default for name in DATALOADER},
     "device_prefetch": 0,
@@ -47,7 +41,7 @@ Choice = tuple[str, ...]
 loader, they choose an option of the group together with the option's settings."""
 Dimensions = Mapping[str, Sequence[Choice]]
 """Name of a setting or group -> its choices. A combination has one choice of each dimension."""
-Effect = Mapping[str, Any]
+Values = Mapping[str, Any]
 """Name of a field of Job or of LoadingSettings -> the value that a choice gives to the field."""
 Compose = Callable[[Sequence[str]], Job]
 """Returns the job of a list of overrides; raises UsageError for a value that no job can have."""
@@ -55,12 +49,26 @@ Compose = Callable[[Sequence[str]], Job]
 
 @dataclass(frozen=True, kw_only=True)
 class Candidates:
-    """The combinations of a space."""
+    """The combinations of a space that may be raced, and the number of the other combinations."""
 
     found: tuple[ChangedJob, ...]
-    """The combinations that can run, without the present configuration."""
+    """The candidates, without the present configuration."""
     left_out: Mapping[str, int]
-    """Reason -> number of the combinations that can't run for this reason."""
+    """Reason -> number of the combinations that are left out for this reason."""
+
+    def drop(self, find_reason: Callable[[Job, Change], str]) -> Candidates:
+        """Drop candidates; returns the rest, with the dropped ones counted as left out.
+
+        find_reason: returns the reason to drop a candidate; empty: it is kept.
+        """
+        kept = []
+        dropped = Counter[str]()
+        for each in self.found:
+            if reason := find_reason(each.job, each.change):
+                dropped[reason] += 1
+            else:
+                kept.append(each)
+        return Candidates(found=tuple(kept), left_out={**self.left_out, **dropped})
 
 
 def find_tune_candidates(
@@ -78,61 +86,30 @@ def find_tune_candidates(
     # There may be thousands of combinations, and Hydra, which composes jobs, is slow. So each
     # choice is composed only once. A combination joins the fields that its choices change.
     @cache
-    def find_effect(choice: Choice) -> Effect:
+    def find_values(choice: Choice) -> Values:
         if not choice:
             return {}
-        return _find_effect(present, compose(Change(overrides=choice).apply(overrides)))
+        return _find_values(present, compose(Change(overrides=choice).apply(overrides)))
 
     settings = {name: [(text,) for text in texts] for name, texts in space.items()}
-    dimensions = _in_order(fold_settings(settings, find_effect))
+    dimensions = _in_order(fold_settings(settings, find_values))
     choices = [choice for each in dimensions.values() for choice in each]
     crossing = _Crossing(
         present=present,
         dimensions=dimensions,
-        effects={choice: find_effect(choice) for choice in choices},
+        values={choice: find_values(choice) for choice in choices},
     )
     crossing.cross((), [*dimensions])
     found = {each.change.overrides: each for each in crossing.found if each.change.overrides}
     return Candidates(found=tuple(found.values()), left_out=dict(crossing.left_out))
 
 
-def choose_simplest(
-    jobs: Sequence[Job], changes: Sequence[Sequence[str]], predicted: Sequence[float]
-) -> list[int]:
-    """Choose the simplest change to each loader and decoder, the one with the fewest overrides.
-
-    Returns indices of `jobs`, the most promising first. A loader that needs a store of its own is
-    left out: there are a dozen formats of stores, and writing all of them would take the time of
-    the race. The loaders of EXPECTED_COSTS, which usually win, are not left out.
-
-    jobs: the configurations, the present one first. changes: the overrides of each configuration.
-    predicted: the predicted cost of each configuration.
-    """
-    simplest: dict[str, int] = {}
-    for place, (job, change) in enumerate(zip(jobs, changes, strict=True)):
-        writes_store = job.loader.store not in (None, jobs[0].loader.store)
-        if writes_store and not EXPECTED_COSTS.keys() & {*change}:
-            continue
-        for text in change:
-            if text.partition("=")[0] not in UNPREDICTED:
-                continue
-            best = simplest.setdefault(text, place)
-            if (len(change), predicted[place]) < (len(changes[best]), predicted[best]):
-                simplest[text] = place
-
-    def promise(place: int) -> tuple[float, float]:
-        # A loader that usually wins comes first, whatever the model predicts.
-        return min(EXPECTED_COSTS.get(text, 1.0) for text in changes[place]), predicted[place]
-
-    return sorted({*simplest.values()}, key=promise)
-
-
-def fold_settings(dimensions: Dimensions, find_effect: Callable[[Choice], Effect]) -> Dimensions:
+def fold_settings(dimensions: Dimensions, find_values: Callable[[Choice], Values]) -> Dimensions:
     """The dimensions, with settings of options, such as `loader.ahead`, folded into their group.
 
     The group `loader` then has one choice for each option without this setting. An option with the
-    setting becomes several choices, one for each value of the setting. find_effect: returns the
-    effect of a choice; raises UsageError for a choice that no job can have.
+    setting becomes several choices, one for each value of the setting. find_values: returns the
+    values of a choice; raises UsageError for a choice that no job can have.
     """
     folded = {name: [*choices] for name, choices in dimensions.items() if "." not in name}
     for name, choices in dimensions.items():
@@ -142,7 +119,7 @@ def fold_settings(dimensions: Dimensions, find_effect: Callable[[Choice], Effect
         with_setting: list[Choice] = []
         for option in folded.get(group, [()]):
             try:
-                find_effect((*option, *choices[0]))
+                find_values((*option, *choices[0]))
             except UsageError:
                 # The option has no such setting.
                 with_setting.append(option)
@@ -159,8 +136,8 @@ class _Crossing:
     present: Job
     """The job that the choices change."""
     dimensions: Dimensions
-    effects: Mapping[Choice, Effect]
-    """The values that each choice changes."""
+    values: Mapping[Choice, Values]
+    """The values that each choice changes in the present job."""
     found: list[ChangedJob] = field(default_factory=list)
     """The combinations that can run, as far as they are built."""
     left_out: Counter[str] = field(default_factory=Counter)
@@ -197,15 +174,15 @@ class _Crossing:
             self.left_out[reason] += 1
             return
         # Overrides that change nothing in the present job are left out of the change and its name.
-        effective = [text for choice in chosen if self.effects[choice] for text in choice]
+        effective = [text for choice in chosen if self.values[choice] for text in choice]
         change = Change(overrides=(*effective, *repairs))
         self.found.append(ChangedJob(change=change, job=job))
 
-    def _apply(self, chosen: Sequence[Choice], values: Effect) -> Job:
+    def _apply(self, chosen: Sequence[Choice], values: Values) -> Job:
         """The present job with these values, and with the values of the choices, which take
         precedence."""
         for choice in chosen:
-            values = {**values, **self.effects[choice]}
+            values = {**values, **self.values[choice]}
         return _with_values(self.present, values)
 
     def _repair(self, job: Job) -> tuple[Job, list[str]]:
@@ -244,7 +221,7 @@ def _in_order(dimensions: Dimensions) -> Dimensions:
     return {name: dimensions[name] for name in dict.fromkeys((*first, *dimensions))}
 
 
-def _find_effect(present: Job, changed: Job) -> Effect:
+def _find_values(present: Job, changed: Job) -> Values:
     """The fields of Job and of LoadingSettings in which the jobs differ, with the values of
     `changed`."""
     values = {
@@ -258,7 +235,7 @@ def _find_effect(present: Job, changed: Job) -> Effect:
     return values
 
 
-def _with_values(job: Job, values: Effect) -> Job:
+def _with_values(job: Job, values: Values) -> Job:
     """The job with these values of its fields, and of its loading settings."""
     loading = {name: value for name, value in values.items() if name in LOADING}
     others = {name: value for name, value in values.items() if name not in LOADING}

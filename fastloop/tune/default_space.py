@@ -1,8 +1,7 @@
 """Fit the default space of tuning to the device, the data and the budget.
 
-A space has the values to try for each setting; the default one is in conf/tune.yaml. planning.py
-calls these functions, unless the user has given a space, which is tried as it is. Most return the
-space with notes on the values that are not tried.
+A space has the values to try for each setting; the default one is in conf/tune.yaml. `fit_space`
+combines the other functions. A space that the user has given is tried as it is.
 """
 
 from __future__ import annotations
@@ -29,6 +28,24 @@ most. The loops over rows in memory were not among these recordings. In a grid o
 numpy_loop was the fastest on digits and on samples of 1 ms."""
 Space = Mapping[str, Sequence[str]]
 """For each setting, by name, the texts name=value of its values."""
+
+
+def fit_space(
+    space: Space, present: Job, own_loader: str, *, is_short: bool, waits: bool
+) -> tuple[Space, list[str]]:
+    """Choose the values of the default space to try; returns them with notes on values left out.
+
+    own_loader: name of the present job's loader. is_short: True if the budget has no time for a
+    large space. waits: True if samples wait rather than compute.
+    """
+    space, notes = drop_settings_without_effect(space, present)
+    if is_short:
+        space, others = narrow_space(space, own_loader)
+        notes += others
+    if waits:
+        return add_workers(space), notes
+    space, others = cap_workers(space)
+    return space, [*notes, *others]
 
 
 def drop_settings_without_effect(space: Space, present: Job) -> tuple[Space, list[str]]:

@@ -13,7 +13,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from fastloop.core.result import Measurement
 from fastloop.core.types import FailureKind, JobFailed
 from fastloop.sweep.job_state import JobState
 from fastloop.sweep.merge_ranks import merge_passes
@@ -44,13 +43,17 @@ class JobTrials:
     """The content of tune.json, which is written after each trial."""
     folder: Path
     """The folder of tune.json."""
-    user_limit_s: float
+    user_limit_s: float = field(init=False)
     """The user's own limit of a trial, in seconds."""
-    ending_s: float
-    """Seconds that are reserved for reporting the outcome, besides those for each job that has
+    ending_s: float = field(init=False)
+    """Seconds that are reserved for reporting the outcome, besides the time for each job that has
     begun."""
     _orders: dict[int, list[str]] = field(default_factory=dict)
     """Names in the order of their trials, by number of the round."""
+
+    def __post_init__(self) -> None:
+        self.user_limit_s = self.states[YOURS].entry.job.trial_timeout_s
+        self.ending_s = self.spending.ending_s
 
     def measure(self, name: str, number: int, room: float) -> float | None:
         """Measure one trial of a configuration; returns its cost, or None if it has failed.
@@ -65,7 +68,7 @@ class JobTrials:
         self._orders.setdefault(number, []).append(name)
         self._prepare_within(name, room)
         # A job loses its earlier trials if, for example, code has changed. The costs of its passes
-        # are then those of the old code, so they are removed, too.
+        # then belong to the old code, so they are removed, too.
         if not state.result.trials:
             self.file.costs.pop(name, None)
         is_new = self._is_new(name, number)
@@ -157,7 +160,7 @@ class JobTrials:
         if not state.is_running:
             return None
         trials = [trial for trial in state.result.trials if trial.number == number]
-        windows: list[Measurement] = [each for t in trials for each in t.benchmarks.values()]
+        windows = [window for trial in trials for window in trial.benchmarks.values()]
         return TRIAL_COSTS[self.objective](windows[0]) if windows else None
 
     def _run_pass(self, name: str, number: int) -> float | None:

@@ -16,8 +16,9 @@ from typing import Any
 
 import torch
 
+from fastloop.core.device_time import synchronize
 from fastloop.core.machine_load import LoadWatch
-from fastloop.core.spans import now_ns, seconds_between, synchronize
+from fastloop.core.spans import now_ns, seconds_between
 from fastloop.core.time_limits import Deadline, deadline_after
 from fastloop.core.types import Epochs, Invalid, Tree
 from fastloop.core.user_code import error_line
@@ -182,6 +183,18 @@ def least_race_s(part: EpochPart, min_window_s: float, fewest_trials: int) -> fl
     return fewest_trials * trial_s + 3 * part.seconds
 
 
+@dataclass(frozen=True, kw_only=True)
+class PresentEpoch:
+    """An epoch of the present loader, with which the data of other configurations is compared."""
+
+    part: EpochPart
+    """The part of the epoch that was read."""
+    whole_samples: float
+    """Approximate number of samples in a whole epoch; infinite if it is not known."""
+    reference: Digest | None
+    """Digest of the samples of the part. None: only the numbers of samples are compared."""
+
+
 @dataclass(kw_only=True)
 class LoopTrials:
     """Measures loaders in this process, with a new loader for each measurement."""
@@ -194,8 +207,8 @@ class LoopTrials:
     """Called with each batch."""
     device: torch.device
     same_data: bool
-    """True: samples are compared with those of the present loader, if it delivers the same ones in
-    two epochs. False: only the numbers of samples are compared."""
+    """True: samples are compared with the present loader's, if two epochs of that loader have the
+    same samples. False: only the numbers of samples are compared."""
     min_window_s: float
     """Whole epochs are repeated until a measurement takes this many seconds."""
     budget_s: float
@@ -204,15 +217,8 @@ class LoopTrials:
     """True: batches may be of any kind; only their number is compared."""
     fewest_trials: int = TRIALS_OF_CONFIRMED_RACE
     """Number of trials for which the budget must have time; a smaller budget is refused."""
-    part: EpochPart = EpochPart(samples=0, batches=0, is_whole=True, seconds=0.0, fixed_s=0.0)
-    """The part of an epoch that the first look at the present loader has read."""
-    reference: Digest | None = None
-    """Digest of the samples in the present configuration's part of an epoch; None before `look`, or
-    if same_data is False."""
-    repeats_data: bool = False
-    """True if the present loader delivers the same samples in two epochs."""
-    whole_samples: float = math.inf
-    """Approximate number of samples in an epoch; infinite if it is not known."""
+    yours: PresentEpoch = field(init=False)
+    """The findings of `look`, which comes before the trials."""
     checked: set[str] = field(default_factory=set)
     """Names of the configurations for which the data has been compared."""
     reasons: dict[str, str] = field(default_factory=dict)
@@ -235,12 +241,12 @@ class LoopTrials:
     def notes(self) -> tuple[str, ...]:
         """Sentences on the data that the trials read, and on the data that was compared."""
         notes = []
-        if not self.part.is_whole:
+        if not self.yours.part.is_whole:
             cut = f"Trials read the first part of an epoch, for about {self.epoch_s:.1f} s"
-            whole = f"whole epochs of {self.whole_samples:,.0f} samples, by that part"
-            is_known = not math.isinf(self.whole_samples)
+            whole = f"whole epochs of {self.yours.whole_samples:,.0f} samples, by that part"
+            is_known = not math.isinf(self.yours.whole_samples)
             notes.append(f"{cut}; times are those of {whole if is_known else 'a sample'}.")
-        if self.same_data and not self.repeats_data:
+        if self.same_data and self.yours.reference is None:
             reason = "two epochs of the present loader begin with other samples"
             notes.append(f"Only the numbers of samples were compared: {reason}.")
         return tuple(notes)
@@ -254,14 +260,12 @@ class LoopTrials:
         with self._open(self.present) as epochs:
             part = self._reader().read(epochs)
             check_budget(part, self.budget_s, self.min_window_s, self.fewest_trials)
-            self.part = part
-            cut = part.cut(epochs)
-            self.checked.add(self.present)
-            self.whole_samples = _count_samples(epochs, part)
-            if self.same_data:
-                self.reference = reference_digest(*epoch_hashes(cut(0), None))
-                again = reference_digest(*epoch_hashes(cut(0), None))
-                self.repeats_data = not describe_difference(self.reference, again)
+            self.yours = PresentEpoch(
+                part=part,
+                whole_samples=_count_samples(epochs, part),
+                reference=_find_reference(part.cut(epochs)) if self.same_data else None,
+            )
+        self.checked.add(self.present)
 
     def measure(self, name: str, _number: int, room: float) -> float | None:
         """Measure a configuration; returns the seconds of an epoch, or None if it can't be run.
@@ -310,16 +314,17 @@ class LoopTrials:
         """
         # This read also warms the loader up.
         first = reader.read(epochs)
+        whole_samples = self.yours.whole_samples
         if name not in self.checked:
-            yours_s = self.part.epoch_s(self.whole_samples)
-            seconds = first.epoch_s(self.whole_samples)
+            yours_s = self.yours.part.epoch_s(whole_samples)
+            seconds = first.epoch_s(whole_samples)
             # If a configuration is this slow while it warms up, its exact time does not matter.
             if seconds > MOST_BEHIND * yours_s and first.seconds >= self.min_window_s:
                 return seconds
             self._check(epochs, first)
             self.checked.add(name)
         if not first.is_whole or self.counts_batches:
-            return reader.read(epochs).epoch_s(self.whole_samples)
+            return reader.read(epochs).epoch_s(whole_samples)
         cold = LoaderTimer(
             epochs=epochs,
             consume=self.step,
@@ -328,15 +333,15 @@ class LoopTrials:
             samples=first.samples,
         )
         seconds = warm_timer(cold, self.min_window_s).time_window()
-        return seconds / first.samples if math.isinf(self.whole_samples) else seconds
+        return seconds / first.samples if math.isinf(whole_samples) else seconds
 
     def _check(self, epochs: Epochs, part: EpochPart) -> None:
         """Raise Invalid if the loader delivers other data than the present configuration."""
-        present = self.part
+        present, reference = self.yours.part, self.yours.reference
         if present.is_whole and part.is_whole and part.samples != present.samples:
             counts = f"{part.samples:,} samples an epoch, not {present.samples:,}"
             raise Invalid(f"other data than the present settings: {counts}")
-        if not self.repeats_data or self.reference is None:
+        if reference is None:
             return
         read = epochs
         if not present.is_whole:
@@ -347,8 +352,15 @@ class LoopTrials:
         delivered = reference_digest(
             hashes if present.is_whole else hashes[: present.samples], leaves
         )
-        if reason := describe_difference(self.reference, delivered):
+        if reason := describe_difference(reference, delivered):
             raise Invalid(f"other data than the present settings: {reason}")
+
+
+def _find_reference(epochs: Epochs) -> Digest | None:
+    """Digest of the samples of an epoch; None if a second epoch has other samples."""
+    reference = reference_digest(*epoch_hashes(epochs(0), None))
+    again = reference_digest(*epoch_hashes(epochs(0), None))
+    return None if describe_difference(reference, again) else reference
 
 
 def _count_samples(epochs: Epochs, part: EpochPart) -> float:

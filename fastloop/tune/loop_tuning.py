@@ -16,7 +16,8 @@ from reprlib import repr as short_repr
 from typing import TYPE_CHECKING, Any
 
 from fastloop.core import stats
-from fastloop.core.machine_load import LoadSummary, describe_load
+from fastloop.core.load_text import describe_load
+from fastloop.core.machine_load import LoadSummary
 from fastloop.core.text import wrap
 from fastloop.core.types import Tree
 from fastloop.processes.rank_group import resolve_device

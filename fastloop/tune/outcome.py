@@ -10,7 +10,8 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from fastloop.core.machine_load import LoadSummary, describe_load
+from fastloop.core.load_text import describe_load
+from fastloop.core.machine_load import LoadSummary
 from fastloop.core.text import plain_reason, wrap
 from fastloop.core.types import UsageError
 from fastloop.explain.change import Change

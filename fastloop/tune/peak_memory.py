@@ -1,14 +1,11 @@
-"""Observe the peak memory of the present configuration, and forecast that of other ones.
+"""Observe the peak memory of the present configuration, and forecast the peaks of other ones.
 
-Memory is the sum of the PSS (proportional set size) of the job's processes: a page that several of
-them share counts only once. The job's own process reads this sum while batches are delivered: then
-memory is largest, and the workers live. Another process that samples the memory from time to time
-would miss a short epoch, in which workers live for a tenth of a second.
-
-`forecast_peak_mib` adds up measurements of the present configuration: the memory of the process
-without workers, and the memory that some numbers of workers add. The function adds the size of
-further batches in queues, and of the rows that a loader maps. Rows that the loader copies into
-memory count twice, because the mapped pages stay in use.
+Memory is the sum of the PSS (proportional set size) of a job's process and its workers: a page that
+several of these processes share counts once. `observe_memory` runs passes of the present job,
+without workers and with workers, and returns a `MemoryProfile`. From the profile,
+`forecast_peak_mib` adds up the memory of another job: the process without workers, its workers,
+further batches in queues, and the rows that its loader maps. Rows that a loader copies into memory
+count twice, because the mapped pages stay in use.
 """
 
 from __future__ import annotations
@@ -29,7 +26,7 @@ from fastloop.core.traits import LoaderTraits, traits_of
 from fastloop.core.types import JobFailed, Tree
 from fastloop.data.digest import HELD_BATCHES
 from fastloop.explain.explained_job import ExplainedJob, count_batches
-from fastloop.explain.rungs import benchmark_of
+from fastloop.explain.job_facts import benchmark_of
 from fastloop.processes.resources import MIB, sample
 from fastloop.trial.gather_limit import MAX_SOURCE_BYTES
 from fastloop.trial.job import Job
@@ -46,42 +43,6 @@ OBSERVED_EPOCHS = 2
 """Number of epochs in which the peak is observed."""
 READINGS_OF_EPOCH = 12
 """Approximate number of readings in an epoch; a reading takes milliseconds for each process."""
-
-
-def observe_peak_mib(job: Job, prepared: PreparedData) -> float | None:
-    """Observe the greatest PSS of this process and its workers, in MiB, in two epochs with steps.
-
-    None if the system does not report the PSS.
-    """
-    context = start_job(job, prepared, 0)
-    whole = count_batches(job, prepared)
-    count = min(whole, job.batches or whole)
-    peaks: list[int] = []
-    with context.open_loader() as loader:
-        batches = iter(loader.epochs(job.epochs))
-        first = next(batches)
-        deliver = context.step_delivery()
-        consume, _ = benchmark_of(job).session(context.build_setup(first)).start(deliver)
-        # This ends the workers of the first epoch, which would otherwise be counted together with
-        # the workers of the next epoch.
-        del batches
-        for number in range(OBSERVED_EPOCHS):
-            peaks += _read_during(loader.epochs(number), consume, count)
-    return max(peaks) / MIB if peaks else None
-
-
-def _read_during(batches: Iterable[Tree], consume: Consumer, count: int) -> list[int]:
-    """Read the PSS in bytes at about READINGS_OF_EPOCH batches of an epoch and at its last one.
-
-    count: the number of batches of the epoch.
-    """
-    every = max(1, count // READINGS_OF_EPOCH)
-    readings = []
-    for number, batch in enumerate(batches, 1):
-        consume(batch)
-        if number % every == 0 or number == count:
-            readings.append(sample(os.getpid()).pss)
-    return [each for each in readings if each is not None]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -158,7 +119,7 @@ def _observe_workers(
     # first worker adds more than others, as it keeps the pages that the process has changed since
     # the fork. The last workers of many add less, as they have little to do in a short epoch.
     for choose in (min, max):
-        fitting = [n for n in workers if process_mib + _extrapolate(added_mib, n) <= limit_mib]
+        fitting = [n for n in workers if process_mib + _interpolate(added_mib, n) <= limit_mib]
         counts = [n for n in fitting if n not in added_mib]
         if not counts:
             break
@@ -177,13 +138,58 @@ def _observe_workers(
     return added_mib
 
 
-def _extrapolate(added_mib: Mapping[int, float], workers: int) -> float:
-    """The MiB that this number of workers adds, in proportion to the largest observed number.
+def _peak_mib(explained: ExplainedJob) -> float | None:
+    """Observe the peak of the PSS of a pass in a child process, in MiB.
 
-    0 if no number was observed.
+    None if the system does not report the PSS, or if the pass failed.
     """
-    most = max(added_mib, default=1)
-    return added_mib.get(most, 0.0) * workers / most
+    job = explained.job
+    explained.begin_step("observing memory")
+    try:
+        return explained.launcher.call(
+            observe_peak_mib, job, explained.prepared, timeout_s=job.trial_timeout_s
+        )
+    except JobFailed:
+        return None
+
+
+def observe_peak_mib(job: Job, prepared: PreparedData) -> float | None:
+    """Observe the greatest PSS of this process and its workers, in MiB, in two epochs with steps.
+
+    None if the system does not report the PSS.
+    """
+    # The process that steps reads the memory itself while batches are delivered: then memory is
+    # greatest, and the workers live. Another process that reads it from time to time would miss a
+    # short epoch, in which workers live for a tenth of a second.
+    context = start_job(job, prepared, 0)
+    whole = count_batches(job, prepared)
+    count = min(whole, job.batches or whole)
+    peaks: list[int] = []
+    with context.open_loader() as loader:
+        batches = iter(loader.epochs(job.epochs))
+        first = next(batches)
+        deliver = context.step_delivery()
+        consume, _ = benchmark_of(job).session(context.build_setup(first)).start(deliver)
+        # This ends the workers of the first epoch, which would otherwise be counted together with
+        # the workers of the next epoch.
+        del batches
+        for number in range(OBSERVED_EPOCHS):
+            peaks += _read_during(loader.epochs(number), consume, count)
+    return max(peaks) / MIB if peaks else None
+
+
+def _read_during(batches: Iterable[Tree], consume: Consumer, count: int) -> list[int]:
+    """Read the PSS in bytes at about READINGS_OF_EPOCH batches of an epoch and at its last one.
+
+    count: the number of batches of the epoch.
+    """
+    every = max(1, count // READINGS_OF_EPOCH)
+    readings = []
+    for number, batch in enumerate(batches, 1):
+        consume(batch)
+        if number % every == 0 or number == count:
+            readings.append(sample(os.getpid()).pss)
+    return [each for each in readings if each is not None]
 
 
 def _count_rows_held(job: Job, prepared: PreparedData) -> float:
@@ -198,21 +204,6 @@ def _count_rows_held(job: Job, prepared: PreparedData) -> float:
         return 2.0
     batches = job.batches or math.inf
     return min(1.0, batches * job.loading.batch_size / prepared.num_samples)
-
-
-def _peak_mib(explained: ExplainedJob) -> float | None:
-    """Observe the peak of the PSS of a pass in a child process, in MiB.
-
-    None if the system does not report the PSS, or if the pass failed.
-    """
-    job = explained.job
-    explained.begin_step("observing memory")
-    try:
-        return explained.launcher.call(
-            observe_peak_mib, job, explained.prepared, timeout_s=job.trial_timeout_s
-        )
-    except JobFailed:
-        return None
 
 
 def forecast_peak_mib(job: Job, profile: MemoryProfile) -> float:
@@ -280,8 +271,10 @@ def _interpolate(added_mib: Mapping[int, float], workers: int) -> float:
     """The MiB that this number of workers adds, by linear interpolation.
 
     added_mib: number of workers -> MiB that were observed; zero workers add nothing. Beyond the
-    largest observed number, the MiB grow in proportion to the number.
+    largest observed number, the MiB grow in proportion to the number. 0 if nothing was observed.
     """
+    if not added_mib:
+        return 0.0
     most = max(added_mib)
     if workers >= most:
         return added_mib[most] * workers / most

@@ -1,8 +1,9 @@
 """Run the pilot of a tuning: measurements of the present configuration before the race.
 
-The pilot prepares the data, and times batches one by one; explain's model predicts other
-configurations from these times. It also observes the memory of passes, from which peak_memory.py
-forecasts that of other configurations. A pass is an epoch, or a part of one, outside of trials.
+The pilot prepares the data, and times batches one by one. From these times, explain's model
+predicts other configurations. The pilot also observes the memory of passes, from which
+peak_memory.py forecasts the memory of other configurations. A pass is an epoch, or a part of one,
+outside of trials.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from fastloop.explain.explained_job import (
     ExplainedJob,
     count_batches,
 )
+from fastloop.explain.job_facts import uses_dataloader
 from fastloop.explain.predict import (
     HandOff,
     Measured,
@@ -35,8 +37,7 @@ from fastloop.explain.predict import (
     predict_seconds,
     predict_threaded_seconds,
 )
-from fastloop.explain.prediction_input import PartCosts, measure_for_model
-from fastloop.explain.rungs import uses_dataloader
+from fastloop.explain.prediction_input import PartCosts, SingleBatches, measure_for_model
 from fastloop.sweep.prepare_job import forecast_preparation_s, prepare_job
 from fastloop.sweep.request import JobRequest
 from fastloop.trial.job import Job
@@ -261,7 +262,8 @@ def _measure_for_model(
     hand_off = _measure_hand_off(cut_epochs, [count for count in workers if count], passes)
     if hand_off is None:
         return None
-    return measure_for_model(cut_epochs, (own_threads, one_thread), ladder, hand_off, PartCosts())
+    batches = SingleBatches(own_threads=own_threads, one_thread=one_thread)
+    return measure_for_model(cut_epochs, batches, ladder, hand_off, PartCosts())
 
 
 def _measure_hand_off(

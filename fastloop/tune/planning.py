@@ -1,21 +1,27 @@
-"""Plan the tuning of a job: find its candidates, and choose the most promising ones for the race.
+"""Plan the tuning of a job: which candidates are made, which are dropped, and which are raced.
 
-`plan_tuning` returns the plan as a `TuneFile`, for `fastloop tune`. A candidate is a configuration
-that tuning may try; the pilot is the measurements of the present configuration before the race.
+A candidate is the present job with a change. `plan_tuning` returns the plan as a `TuneFile`, for
+`fastloop tune`:
+
+1. A first pass times batches of the present job. It shows whether samples wait.
+2. default_space.py chooses the values to try, unless the user has given a space.
+3. candidates.py combines the values, and drops the combinations that can't run.
+4. The pilot measures the present job for the model and for forecasts of memory (pilot.py).
+5. candidate_limits.py drops candidates that need too much memory, disk or time to start.
+6. raced_candidates.py chooses the most promising candidates.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from fastloop.core.spans import slowdown_by_load
+from fastloop.core.thread_times import slowdown_by_load
 from fastloop.core.time_limits import Deadline, deadline_after
 from fastloop.core.types import UsageError
 from fastloop.explain.change import Change
-from fastloop.explain.rungs import benchmark_name
-from fastloop.explain.what_ifs import ChangedJob
+from fastloop.explain.job_facts import benchmark_name
 from fastloop.sweep.request import JobRequest
 from fastloop.trial.job import Job
 from fastloop.tune.budget import Spending, TuneBudget
@@ -26,17 +32,12 @@ from fastloop.tune.candidate_limits import (
     drop_unaffordable,
 )
 from fastloop.tune.candidates import (
-    Candidates,
     Compose,
-    choose_simplest,
     find_tune_candidates,
 )
 from fastloop.tune.default_space import (
     Space,
-    add_workers,
-    cap_workers,
-    drop_settings_without_effect,
-    narrow_space,
+    fit_space,
 )
 from fastloop.tune.expected_cost import expect_cost
 from fastloop.tune.peak_memory import forecast_peak_mib, usable_mib
@@ -48,7 +49,6 @@ from fastloop.tune.pilot import (
     run_pilot,
     time_first_pass,
 )
-from fastloop.tune.race import YOURS
 from fastloop.tune.race_time import (
     EPOCH_S,
     SHORT_S,
@@ -58,14 +58,11 @@ from fastloop.tune.race_time import (
     name_larger_budget,
     trial_of_epoch_s,
 )
-from fastloop.tune.surrogate import make_surrogate
+from fastloop.tune.raced_candidates import choose_raced
 from fastloop.tune.tune_file import TuneFile
 
 MOST_TRIALS = 1000
 """Setting `trials` of raced jobs, an upper bound: the race decides how many trials run."""
-MOST_RACED = 256
-FEWEST_RACED = 8
-"""Maximum and minimum number of candidates that are raced, whatever the budget."""
 FIRST_PASS_UNTIL = 0.5
 """Share of the budget after which the first pass of the present job is stopped: the rest of the
 budget has no time for a race of jobs that take this long."""
@@ -99,7 +96,8 @@ def override_for_race(request: JobRequest) -> tuple[str, ...]:
         ours["epochs"] = 1
     if len(request.job.benchmark) > 1:
         ours["benchmark"] = benchmark_name(request.job)
-    return _as_change(ours).apply(request.overrides)
+    texts = tuple(f"{name}={value}" for name, value in ours.items())
+    return Change(overrides=texts).apply(request.overrides)
 
 
 def plan_tuning(
@@ -124,24 +122,18 @@ def plan_tuning(
     begin_step("finding candidates")
     found = find_tune_candidates(present, overrides, space, compose)
     if settings.is_default_space:
-        found = _without_slow_starts(found)
+        found = drop_slow_starts(found)
     # The pilot measures the input of the model and of the forecasts for all these candidates.
     workers = sorted({each.job.loading.num_workers for each in found.found})
-    memory_mib = settings.memory_limit_mib
     pilot = run_pilot(first, workers, _limit_pilot(settings, spending))
-    check_memory(pilot, memory_mib)
+    check_memory(pilot, settings.memory_limit_mib)
     check_trial_time(pilot, spending)
-    notes = [*(f"not tried: {note}" for note in notes), *_describe_gaps(pilot)]
-    bounds = Bounds(
-        memory_mib=memory_mib or usable_mib(),
-        budget_s=settings.budget.seconds,
-        slowdown=slowdown_by_load(),
-    )
-    affordable, unaffordable = drop_unaffordable(found.found, pilot, bounds)
+    affordable = drop_unaffordable(found, pilot, _limit_candidates(settings))
     # A budget such as 10% is a share of this number of trials, which is not known before.
-    spending.exhaustive = (1 + len(affordable)) * request.job.most_trials
+    spending.exhaustive = (1 + len(affordable.found)) * request.job.most_trials
     predict = partial(_predict, pilot, first.waits)
-    raced = _choose_raced(affordable, pilot, predict, spending)
+    trial_s = _forecast_trial_s(pilot)
+    raced = choose_raced(affordable.found, present, predict, spending.count_trials(trial_s))
     # All jobs of the race run the same part of an epoch.
     if pilot.cut:
         overrides = Change(overrides=(f"batches={pilot.cut}",)).apply(overrides)
@@ -152,12 +144,21 @@ def plan_tuning(
         jobs=[[*Change(overrides=change).apply(overrides)] for change in changes],
         changes=[[*change] for change in changes],
         forecast_mib=[_forecast_mib(job, pilot) for job in jobs],
-        left_out={**found.left_out, **unaffordable},
+        left_out={**affordable.left_out},
         predicted=[*map(predict, jobs, changes)],
-        trial_s=_forecast_trial_s(pilot),
-        notes=notes,
-        combinations=len(affordable),
+        trial_s=trial_s,
+        notes=[*(f"not tried: {note}" for note in notes), *_describe_gaps(pilot)],
+        combinations=len(affordable.found),
         exhaustive=spending.exhaustive,
+    )
+
+
+def _limit_candidates(settings: TuneSettings) -> Bounds:
+    """The memory and the time that the settings and the machine leave to a candidate."""
+    return Bounds(
+        memory_mib=settings.memory_limit_mib or usable_mib(),
+        budget_s=settings.budget.seconds,
+        slowdown=slowdown_by_load(),
     )
 
 
@@ -166,21 +167,11 @@ def _forecast_mib(job: Job, pilot: Pilot) -> float | None:
     return forecast_peak_mib(job, pilot.memory) if pilot.memory else None
 
 
-def _without_slow_starts(candidates: Candidates) -> Candidates:
-    """The candidates without those that start slowly, which are counted as left out."""
-    kept, slow = drop_slow_starts(candidates.found)
-    return Candidates(found=tuple(kept), left_out={**candidates.left_out, **slow})
-
-
-def _as_change(values: Mapping[str, object]) -> Change:
-    return Change(overrides=tuple(f"{name}={value}" for name, value in values.items()))
-
-
 def first_pass_within(spending: Spending, time_pass: Callable[[Deadline], FirstPass]) -> FirstPass:
     """Run the first pass of the present job, by time_pass, which gets a deadline.
 
     Raises UsageError if the pass takes so long that the budget has no time for a race. If the first
-    samples show that reading all of them would take far too long, the error is raised at once.
+    samples show that reading all samples would take far too long, the error is raised at once.
     """
     budget_s, begun_s = spending.budget.seconds, spending.seconds_used
     if budget_s is None:
@@ -218,42 +209,12 @@ def _too_short(reason: str, spending: Spending, trial_s: float) -> UsageError:
 def _choose_space(
     settings: TuneSettings, present: Job, own_loader: str, *, waits: bool
 ) -> tuple[Space, list[str]]:
-    """Choose the space that the budget has time for; returns it with notes on values left out.
-
-    own_loader: name of the present job's loader. waits: True if samples wait rather than compute.
-    """
+    """Choose the space to try; returns it with notes on values left out, as `fit_space` does."""
     # A space that the user has given is tried as it is.
     if not settings.is_default_space:
         return settings.space, []
-    space, notes = drop_settings_without_effect(settings.space, present)
-    if is_short(settings.budget):
-        space, others = narrow_space(space, own_loader)
-        notes += others
-    if waits:
-        return add_workers(space), notes
-    space, others = cap_workers(space)
-    return space, [*notes, *others]
-
-
-def _choose_raced(
-    candidates: Sequence[ChangedJob],
-    pilot: Pilot,
-    predict: Callable[[Job, Sequence[str]], float],
-    spending: Spending,
-) -> list[ChangedJob]:
-    """Choose the most promising candidates: two for each trial that the budget has time for."""
-    # With two for each trial, the race can pass over candidates with wrong predictions.
-    by_name = {each.name: each for each in candidates}
-    num_trials = spending.count_trials(_forecast_trial_s(pilot))
-    count = min(max(FEWEST_RACED, 2 * num_trials), MOST_RACED)
-    changes = [(), *(each.change.overrides for each in candidates)]
-    jobs = [pilot.present, *(each.job for each in candidates)]
-    predicted = [*map(predict, jobs, changes)]
-    surrogate = make_surrogate([YOURS, *by_name], changes, predicted)
-    # The race begins with the simplest changes, so up to half of the list is reserved for them.
-    simplest = [surrogate.names[place] for place in choose_simplest(jobs, changes, predicted)]
-    names = dict.fromkeys([*simplest[: count // 2], *surrogate.shortlist(count)])
-    return [by_name[name] for name in [*names][:count]]
+    short = is_short(settings.budget)
+    return fit_space(settings.space, present, own_loader, is_short=short, waits=waits)
 
 
 def _predict(pilot: Pilot, waits: bool, job: Job, change: Sequence[str]) -> float:

@@ -3,13 +3,18 @@
 `race` runs rounds, in which each chosen configuration gets one trial, and returns a `RaceResult`.
 Each round runs the present configuration (the user's own), the leader (the fastest so far), and the
 configurations that look most promising to the surrogate, a model of the costs that learns from the
-trials. First many configurations get one trial each. Then those that can't be told apart from the
-leader get more.
+trials. First many configurations get one trial each. Then the configurations that can't be told
+apart from the leader get more.
 
 Fresh rounds then confirm the gain of the winner. The rounds of the race would promise too much,
-because a race picks the luckiest of many configurations. A trial begins only if the budget has room
-for the trial and for the rounds that must follow, judged by the cost of the trials so far. A race
-acts only by its arguments `measure` and `spent`, so a race can be replayed on recorded costs.
+because a race picks the luckiest of many configurations.
+
+A trial begins only if the budget has room for the trial and for the rounds that must follow. The
+race judges this by prices: the price of a trial is the share of the budget that it takes, as
+expected from the trials so far.
+
+A race acts only by its arguments `measure` and `spent`, so a race can be replayed on recorded
+costs.
 """
 
 from __future__ import annotations
@@ -135,7 +140,41 @@ class RaceRules:
     for the same number of passes of the present configuration."""
     first: tuple[str, ...] = ()
     """Names of the configurations about which the predictions tell least. They fill up to half of
-    each round, in this order, until each of them has run once."""
+    each round, in this order, until each has run once."""
+
+
+@dataclass(kw_only=True)
+class _Prices:
+    """The shares of the budget that trials have cost, and that further trials will cost."""
+
+    present: str
+    """Name of the present configuration."""
+    known: dict[str, list[float]] = field(default_factory=dict)
+    """The share that each trial so far has cost, by name of the configuration."""
+
+    def add(self, name: str, share: float) -> None:
+        """Add the price of a trial that has run."""
+        self.known.setdefault(name, []).append(share)
+
+    def expect(self, name: str) -> float:
+        """Approximate price of the configuration's next trial."""
+        own = self.known.get(name, [])
+        if name == self.present or len(own) > 1:
+            return stats.median(own[-3:]) if own else 0.0
+        # A first trial may have included writing a store, which later trials do not repeat. So its
+        # price is limited to the usual one, or to the present configuration's if that is greater.
+        if own:
+            return min(own[0], max(self.usual, self.expect(self.present)))
+        return self.usual
+
+    @property
+    def usual(self) -> float:
+        """The usual price of a trial: the median over the latest trial of each configuration."""
+        return max(1e-9, stats.median([each[-1] for each in self.known.values()] or [0.0]))
+
+    def expect_round(self, leader: str) -> float:
+        """Approximate price of a round of the present configuration and the leader."""
+        return self.expect(self.present) + self.expect(leader)
 
 
 @dataclass(kw_only=True)
@@ -147,11 +186,11 @@ class _Race:
     spent: Callable[[], float]
     """Returns the share of the budget that is spent so far."""
     rules: RaceRules
+    prices: _Prices
     costs_s: dict[str, dict[int, float]] = field(default_factory=dict)
     """The costs so far in seconds, by name and number of the round."""
     failed: set[str] = field(default_factory=set)
-    prices: dict[str, list[float]] = field(default_factory=dict)
-    """For each name, the shares of the budget that its trials have cost."""
+    """Names of the other configurations with a trial that has failed."""
     rounds: int = 0
     """Number of rounds so far."""
     is_cut: bool = False
@@ -168,7 +207,7 @@ class _Race:
     def run_round(self, names: Sequence[str], kept: float | None) -> list[str]:
         """Run a round of the present configuration and `names`, as far as there is room.
 
-        Returns those of `names` that have run. kept: the share of the budget that must be left
+        Returns the part of `names` that has run. kept: the share of the budget that must be left
         after the round; None: earlier rounds have kept room for this one.
         """
         # The order is random, so that noise that drifts within a round favours nobody. The number
@@ -183,7 +222,7 @@ class _Race:
     def run_chosen(self, posterior: Posterior, count: int, kept: float) -> list[str]:
         """Run a round of the most promising names, as `run_round` does.
 
-        If all of them fail, the next ones take their places in the same round.
+        If all chosen names fail, the next ones take their places in the same round.
         """
         failed = len(self.failed)
         ran = self.run_round(self.choose_round(posterior, count), kept)
@@ -194,10 +233,13 @@ class _Race:
         return ran
 
     def _run_trial(self, name: str, number: int, kept: float | None) -> bool:
-        """Run a trial if there is room for the trial; returns True if its cost was measured."""
+        """Run a trial if there is room for the trial; returns True if its cost was measured.
+
+        Raises PresentFailedError if it is a trial of the present configuration, and has failed.
+        """
         before = self.spent()
         room = self._find_room(name, number, kept)
-        if room < self.price(name) or self.present in self.failed or self.is_over:
+        if room < self.prices.expect(name) or self.is_over:
             return False
         try:
             cost = self.measure(name, number, room)
@@ -206,13 +248,15 @@ class _Race:
             # kept, and a larger budget can resume the race.
             self.is_over = self.is_cut = True
             return False
-        self.prices.setdefault(name, []).append(self.spent() - before)
-        if cost is None:
-            self.failed.add(name)
-            self.costs_s.pop(name, None)
-            return False
-        self.costs_s.setdefault(name, {})[number] = cost
-        return True
+        self.prices.add(name, self.spent() - before)
+        if cost is not None:
+            self.costs_s.setdefault(name, {})[number] = cost
+            return True
+        if name == self.present:
+            raise PresentFailedError(name)
+        self.failed.add(name)
+        self.costs_s.pop(name, None)
+        return False
 
     def _find_room(self, name: str, number: int, kept: float | None) -> float:
         """The share of the budget that a trial may take."""
@@ -221,33 +265,10 @@ class _Race:
         # confirms, without which all trials so far would be wasted. The other is the trial of the
         # present configuration, with which the other trials of the round are compared.
         if kept is None or name == self.present:
-            return max(room, 2 * self.price(name))
+            return max(room, 2 * self.prices.expect(name))
         # The present configuration must still run in this round if it has not.
         has_run = number in self.costs_s.get(self.present, {})
-        return room - kept - (0.0 if has_run else self.price(self.present))
-
-    def price(self, name: str) -> float:
-        """Approximate share of the budget that the configuration's next trial will take."""
-        own = self.prices.get(name, [])
-        if name == self.present or len(own) > 1:
-            return stats.median(own[-3:]) if own else 0.0
-        # A first trial may have included writing a store, which later trials do not repeat. So its
-        # price is limited to the usual one, or to the present configuration's if that is greater.
-        if own:
-            return min(own[0], max(self.usual_price, self.price(self.present)))
-        return self.usual_price
-
-    @property
-    def usual_price(self) -> float:
-        """The share of the budget that a trial usually takes.
-
-        This is the median over the latest trial of each configuration.
-        """
-        return max(1e-9, stats.median([each[-1] for each in self.prices.values()] or [0.0]))
-
-    def price_of_both(self, leader: str) -> float:
-        """The share of the budget for a round of the present configuration and the leader."""
-        return self.price(self.present) + self.price(leader)
+        return room - kept - (0.0 if has_run else self.prices.expect(self.present))
 
     def share_to_keep(self, leader: str) -> float:
         """The share of the budget to keep for the rounds that confirm this leader's gain.
@@ -255,9 +276,9 @@ class _Race:
         It includes the passes after these rounds.
         """
         rules = self.rules
-        both = self.price_of_both(leader)
+        both = self.prices.expect_round(leader)
         wished = min(rules.reserve, PRICE_MARGIN * (rules.confirming + rules.finishing) * both)
-        return max(wished, FEWEST_CONFIRMING * both + rules.finishing * self.price(leader))
+        return max(wished, FEWEST_CONFIRMING * both + rules.finishing * self.prices.expect(leader))
 
     def fit(self) -> Posterior:
         """Fit the posterior of all configurations to the costs so far."""
@@ -269,7 +290,7 @@ class _Race:
 
     def is_open(self, posterior: Posterior) -> bool:
         """True while a configuration may be better than the leader by enough to matter."""
-        # The sum of the chances is an upper bound of the chance that any of them is better.
+        # The sum of the chances is an upper bound of the chance that any name is better.
         return sum(self.find_chances(posterior).values()) > LEAST_CHANCE
 
     def find_chances(self, posterior: Posterior) -> dict[str, float]:
@@ -329,26 +350,30 @@ def race(
     first FEWEST_CONFIRMING rounds that confirm a gain. Raises PresentFailedError if the present
     configuration can't be run, and NoRoomError if not even its first trial has room.
     """
-    run = _Race(surrogate=surrogate, measure=measure, spent=spent, rules=rules)
+    prices = _Prices(present=surrogate.names[0])
+    run = _Race(surrogate=surrogate, measure=measure, spent=spent, rules=rules, prices=prices)
+    # A round of the present configuration alone shows the price of a trial.
     run.run_round([], 0.0)
-    if not run.costs_s and not run.failed:
+    if not run.costs_s:
         raise NoRoomError
-    while run.present not in run.failed:
+    _search(run)
+    if len(run.costs_s) == 1:
+        _try_one(run)
+    return _finish(run)
+
+
+def _search(run: _Race) -> None:
+    """Run rounds while there is room, and while a configuration may be better than the leader."""
+    while True:
         posterior = run.fit()
         kept = run.share_to_keep(run.find_leader(posterior))
         # `room` is the number of trials of other configurations for which there is room.
-        room = (1 - run.spent() - kept - run.price(run.present)) / run.usual_price
+        room = (1 - run.spent() - kept - run.prices.expect(run.present)) / run.prices.usual
         if room < 1 or not run.is_open(posterior):
-            break
+            return
         count = min(max(SMALLEST_ROUND, int(room / USUAL_ROUNDS)), LARGEST_ROUND, int(room))
         if not run.run_chosen(posterior, count, kept):
-            break
-    if len(run.costs_s) == 1 and run.present not in run.failed:
-        _try_one(run)
-    result = None if run.present in run.failed else _finish(run)
-    if result is None or run.present in run.failed:
-        raise PresentFailedError(run.present)
-    return result
+            return
 
 
 def _try_one(run: _Race) -> None:
@@ -358,7 +383,7 @@ def _try_one(run: _Race) -> None:
     """
     posterior = run.fit()
     run.is_cut = run.is_open(posterior)
-    if run.is_cut and run.spent() + run.price(run.present) + run.usual_price <= 1:
+    if run.is_cut and run.spent() + run.prices.expect(run.present) + run.prices.usual <= 1:
         run.run_chosen(posterior, 1, 0.0)
 
 
@@ -397,16 +422,16 @@ def _confirm(run: _Race, winner: str) -> list[Mapping[str, float]]:
     Returns the costs by name, for each round in which both have run.
     """
     confirmed: list[Mapping[str, float]] = []
-    finishing = run.rules.finishing * run.price(winner)
+    finishing = run.rules.finishing * run.prices.expect(winner)
     while len(confirmed) < run.rules.confirming:
         # Room was kept for FEWEST_CONFIRMING rounds, unless the race was cut; further ones run only
         # if the passes after them have room as well.
         is_extra = run.is_cut or len(confirmed) >= FEWEST_CONFIRMING
         number = run.rounds
-        if is_extra and run.spent() + run.price_of_both(winner) + finishing > 1:
+        if is_extra and run.spent() + run.prices.expect_round(winner) + finishing > 1:
             break
         ran = run.run_round([winner], finishing if is_extra else None)
-        if not ran or run.present in run.failed or run.is_over:
+        if not ran or run.is_over:
             break
         confirmed.append({name: run.costs_s[name][number] for name in (run.present, winner)})
     return confirmed

@@ -28,7 +28,6 @@ from fastloop.sweep.run_rounds import RunRound, run_sweep
 from fastloop.sweep.sweep_job import SweepJob, sweep_job
 from fastloop.sweep.tracking import SweepTracker
 from fastloop.tune.budget import PASSES_AFTER_RACE, Spending
-from fastloop.tune.candidates import choose_simplest
 from fastloop.tune.job_trials import JobTrials
 from fastloop.tune.outcome import TuneOutcome, names_of
 from fastloop.tune.planning import TuneSettings
@@ -41,7 +40,8 @@ from fastloop.tune.race import (
     race,
 )
 from fastloop.tune.race_time import name_larger_budget
-from fastloop.tune.surrogate import Surrogate, make_surrogate
+from fastloop.tune.raced_candidates import choose_simplest
+from fastloop.tune.surrogate import Surrogate
 from fastloop.tune.tune_file import TuneFile
 
 
@@ -63,7 +63,7 @@ def run_race(
     jobs = _sweep_jobs(requests, file)
     file.save(folder)
     schedule = RaceSchedule(
-        surrogate=make_surrogate(names, file.changes, file.predicted),
+        surrogate=Surrogate(names=names, changes=file.changes, predicted=file.predicted),
         objective=settings.objective,
         rules=_choose_rules(requests, file, spending),
         spending=spending,
@@ -154,8 +154,6 @@ class RaceSchedule:
             spending=self.spending,
             file=self.file,
             folder=self.folder,
-            user_limit_s=states[0].entry.job.trial_timeout_s,
-            ending_s=self.spending.ending_s,
         )
         self.result = self._race()
         self.trials.record_rounds()

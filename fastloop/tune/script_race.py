@@ -19,9 +19,9 @@ from fastloop.core.spans import cpu_ns, now_ns, pause, seconds_between
 from fastloop.core.text import wrap
 from fastloop.core.types import Invalid
 from fastloop.data.digest import leaves_of
+from fastloop.explain.attach.change_notes import collect_notes
 from fastloop.explain.attach.edit_call import settings_beside
 from fastloop.explain.attach.import_hook import DATALOADER_MODULE
-from fastloop.explain.attach.script_patch import collect_notes
 from fastloop.explain.explained_job import FEWEST_BATCHES
 from fastloop.fastloader import FastLoader
 from fastloop.fastloader.loader_tuning import MAX_WAITING_THREADS

@@ -1,9 +1,10 @@
 """Tune a DataLoader of a script: the steps of `fastloop tune --script train.py`.
 
 The script runs twice. In the observed run, `fastloop attach` finds the script's loops over
-DataLoaders. `choose_loop` then takes the loop that waits longest, and `choose_settings` the
-settings to try. `run_script_race` runs the script again, up to the first batch of that loop, and
-races the loop's DataLoader there against DataLoaders with other settings (script_process.py).
+DataLoaders. `choose_loop` then takes the loop in which another setting may save most, as
+`attach --try` does, and `choose_settings` the settings to try. `run_script_race` runs the script
+again, up to the first batch of that loop, and races the loop's DataLoader there against DataLoaders
+with other settings (script_process.py).
 `describe_tuned` makes the text and the patch that the command hands over.
 """
 
@@ -24,7 +25,12 @@ from fastloop.core.loading_settings import DEEP_PREFETCH, TORCH_PREFETCH, WORKER
 from fastloop.core.spans import now_ns
 from fastloop.core.types import UsageError
 from fastloop.explain.attach.changes_to_try import choose_worker_counts, find_fastloader
-from fastloop.explain.attach.findings import LoopFindings, ScriptFindings, waiting_s
+from fastloop.explain.attach.findings import (
+    LoopFindings,
+    ScriptFindings,
+    find_most_to_gain,
+    savable_s,
+)
 from fastloop.explain.attach.further_runs import read_last_line, run_again
 from fastloop.explain.attach.script_patch import patch_call
 from fastloop.explain.change import Change
@@ -59,16 +65,15 @@ class TunedScript:
 def choose_loop(
     findings: ScriptFindings, arguments: Sequence[str], late_s: float | None = None
 ) -> LoopFindings:
-    """Choose the loop over a DataLoader that waits longest.
+    """Choose the loop over a DataLoader in which another setting of the DataLoader may save most.
 
     findings: those of the observed run. arguments: the script and its arguments. late_s: seconds
     after which the run was stopped; None if it ended before. Raises UsageError if the script has no
     such loop, or if several processes of distributed training run the loop.
     """
-    loops = [each for each in findings.loops if each.facts.get("made_at")]
-    if not loops:
+    loop = find_most_to_gain([each for each in findings.loops if each.facts.get("made_at")])
+    if loop is None:
         raise UsageError(_describe_no_loop(findings, arguments, late_s))
-    loop = max(loops, key=waiting_s)
     if loop.ranks or (loop.facts.get("group_size") or 1) > 1:
         raise UsageError(refuse_ranks(arguments))
     return loop
@@ -276,8 +281,8 @@ def describe_tuned(
         patch = call.patch
         lines += [call.advice or f"change: {change.name}", *(f"{each}." for each in call.notes)]
     lines += [
-        f"not tuned: {other.name}, which waits {waiting_s(other):.1f} s of {other.seconds:.1f} s, "
-        f"as against {waiting_s(loop):.1f} s"
+        f"not tuned: {other.name}, in which up to {savable_s(other):.1f} s of "
+        f"{other.seconds:.1f} s may be saved, as against {savable_s(loop):.1f} s"
         for other in findings.loops
         if other is not loop
     ]

@@ -1,10 +1,11 @@
-"""Predict the cost of configurations by a surrogate: the model's prediction, corrected by trials.
+"""Predict the costs of configurations by a surrogate: a model's predictions, corrected by trials.
 
-The model is the one of explain, or rough expectations in its place. The surrogate is a Gaussian
-process of the model's error: the logarithm of cost / prediction. Configurations that share settings
-share errors, so a trial of one configuration says something about others: a setting that helps one
-loader is tried with the other loaders next. The trials of a round share the noise of that round.
-race.py fits the surrogate after each round, and chooses the next round by it.
+The model is explain's or, if it was not measured, a rough expectation (expected_cost.py). The
+surrogate is a Gaussian process of the model's error, the logarithm of cost / prediction. The errors
+of configurations with common settings are correlated, so a trial of one configuration also tells
+about others: if a setting helps one loader, it is tried with the other loaders next. The trials of
+a round also share an error, the level of the round. race.py fits the surrogate after each round,
+and chooses the next round by it.
 """
 
 from __future__ import annotations
@@ -84,8 +85,8 @@ class Surrogate:
 
     names: Sequence[str]
     """Names of the configurations."""
-    changes: Sequence[frozenset[str]]
-    """The settings by which each configuration differs from the first."""
+    changes: Sequence[Collection[str]]
+    """The overrides by which each configuration differs from the first; empty for the first."""
     predicted: Sequence[float]
     """The cost that the model predicts for each, in any unit; all equal if there is no model."""
 
@@ -126,14 +127,14 @@ class Surrogate:
         noise = estimate_noise(costs)
         rows, columns = np.nonzero(has_run)
         prior = self._scale(places[rows], errors[rows, columns]) * self.prior + LEVEL_STD**2
-        # The error of a trial is f(name) + r(round) + noise: f is the model's error for the
+        # The error of a trial is f[name] + r[round] + noise: f is the model's error for the
         # configuration, and r is the level of the round. Let y be the errors of the trials, A the
         # (trials, names + rounds) matrix with a one for the name and the round of each trial, B the
-        # prior covariance of f and r, and s^2 the variance of the noise. Then
-        # A^T (A B A^T + s^2 I)^-1 = (A^T A B + s^2 I)^-1 A^T. The system on the right has a row for
-        # each name that has run and for each round. A long race has more trials than such rows.
-        # `sums` is A^T y, `counts` is A^T A, `between` is B, and `to_seen` is the covariance of f
-        # and r with f of all names.
+        # prior covariance of f and r, and s^2 the variance of the noise. The estimate needs
+        # A^T (A B A^T + s^2 I)^-1, a system with a row for each trial. It is equal to
+        # (A^T A B + s^2 I)^-1 A^T, a system with a row for each name that has run and for each
+        # round. In a long race these are fewer. Below, `between` is B, `sums` is A^T y, `counts` is
+        # A^T A, and `to_seen` is the covariance of f and r with f of all names.
         count, rounds = has_run.shape
         between = ROUND_STD**2 * np.eye(count + rounds)
         between[:count, :count] = prior[np.ix_(places, places)]
@@ -155,8 +156,8 @@ class Surrogate:
     ) -> list[str]:
         """Choose up to `count` names to run next, the most promising first.
 
-        Names that resemble a chosen one become less promising. posterior: the present estimate.
-        chosen: names that run in the same round already. excluded: names that must not run.
+        posterior: the present estimate. chosen: names that run in the same round already. excluded:
+        names that must not run. Names with settings of a chosen name become less promising.
         """
         covariance = posterior.covariance.copy()
         picked = [self.places[each] for each in chosen]
@@ -171,8 +172,9 @@ class Surrogate:
             bounds = mean - OPTIMISM_DEVIATIONS * np.sqrt(np.maximum(variances, 0.0))
             picked.append(int(np.argmin(bounds)))
             mean[picked[-1]] = np.inf
-            # A trial of the picked name will make names that resemble it less uncertain, so they
-            # are less promising in this round (as in GP-BUCB, Desautels, Krause and Burdick 2014).
+            # A trial of the picked name will make names with the same settings less uncertain, so
+            # they are less promising in this round (as in GP-BUCB, Desautels, Krause and Burdick
+            # 2014).
             _expect_trial(covariance, picked[-1], posterior.noise)
         return [self.names[place] for place in picked[num_chosen:]]
 
@@ -198,17 +200,6 @@ class Surrogate:
             return 1.0
         ratio = np.mean((errors[others] - errors[others].mean()) ** 2 / own[others])
         return float(np.clip(ratio, 1.0, LARGEST_VARIANCE_RATIO))
-
-
-def make_surrogate(
-    names: Sequence[str], changes: Sequence[Sequence[str]], predicted: Sequence[float]
-) -> Surrogate:
-    """Make the surrogate of these configurations.
-
-    changes: the overrides of each, empty for the first. predicted: predicted costs, in any unit.
-    """
-    settings = [frozenset(change) for change in changes]
-    return Surrogate(names=names, changes=settings, predicted=predicted)
 
 
 def estimate_noise(costs: Costs) -> float:

@@ -42,11 +42,16 @@ from fastloop.explain.attach.findings import (
 from fastloop.explain.attach.loop_what_ifs import LoopWhatIf
 from fastloop.explain.attach.loops import PARTS
 from fastloop.explain.attach.rank_comparison import RankComparison, RankFindings
-from fastloop.explain.attach.run_length import FEWEST_ROUNDS, check_minutes, choose_batches
+from fastloop.explain.attach.run_length import (
+    FEWEST_ROUNDS,
+    Budget,
+    check_budget,
+    choose_batches,
+)
 from fastloop.explain.attach.script_patch import patch_script
 from fastloop.explain.attach.script_runner import AS_IS, HashedRun, ScriptRunner
 from fastloop.explain.attach.try_changes import try_changes
-from fastloop.explain.attach.try_rounds import Attempt, Attempts, run_once
+from fastloop.explain.attach.try_rounds import Attempt, Attempts, RunLimits, run_once
 from fastloop.explain.change import Change
 
 SLEEPY = """\
@@ -248,11 +253,14 @@ def known_loop(**facts):
     )
 
 
+HOUR = Budget(3600.0)
+
+
 def judged(times, names, budget_s=3600.0):
     changes = [Change(settings={"num_workers": number}) for number in names]
     runner = KnownRunner(times)
     lines = []
-    return try_changes(runner, known_loop(), changes, budget_s, lines.append), runner
+    return try_changes(runner, known_loop(), changes, Budget(budget_s), lines.append), runner
 
 
 def test_change_that_saves_most_is_recommended_with_its_interval():
@@ -336,7 +344,7 @@ def test_rounds_before_a_signal_are_judged_without_further_runs():
     runner = InterruptedRunner(INTERRUPTED_TIMES, last=9)
     changes = [Change(settings={"num_workers": 1})]
     found = known_loop()
-    tried = try_changes(cast("ScriptRunner", runner), found, changes, 3600.0, lambda _: None)
+    tried = try_changes(cast("ScriptRunner", runner), found, changes, HOUR, lambda _: None)
     assert tried.is_interrupted
     assert tried.best == "num_workers=1"
     assert tried.changes[0].rounds == 4
@@ -349,7 +357,7 @@ def test_signal_before_any_change_is_compared_ends_the_command():
     runner = InterruptedRunner(INTERRUPTED_TIMES, last=1)
     changes = [Change(settings={"num_workers": 1})]
     with pytest.raises(SignalExit):
-        try_changes(cast("ScriptRunner", runner), known_loop(), changes, 3600.0, lambda _: None)
+        try_changes(cast("ScriptRunner", runner), known_loop(), changes, HOUR, lambda _: None)
 
 
 def test_signal_while_samples_are_compared_keeps_the_answer():
@@ -361,17 +369,20 @@ def test_signal_while_samples_are_compared_keeps_the_answer():
 
     changes = [Change(settings={"num_workers": 1})]
     runner = cast("ScriptRunner", Comparing(INTERRUPTED_TIMES))
-    tried = try_changes(runner, known_loop(), changes, 3600.0, lambda _: None)
+    tried = try_changes(runner, known_loop(), changes, HOUR, lambda _: None)
     assert (tried.best, tried.is_interrupted) == ("num_workers=1", False)
     assert "interrupted" in tried.not_compared
 
 
 def test_run_that_the_budget_ends_is_no_failure_of_its_change():
-    attempt = Attempt(change=Change(settings={"num_workers": 3}), run_s=5.0)
-    run_once(cast("ScriptRunner", LateRunner({})), attempt, 1, deadline_after(0.1), 30.0)
-    assert (attempt.seconds, attempt.failure) == ({}, "")
-    run_once(cast("ScriptRunner", LateRunner({})), attempt, 1, deadline_after(30.0), 0.1)
-    assert attempt.failure == "the script had not reached batch 40 after 0 s"
+    attempt, runner = Attempt(change=Change(settings={"num_workers": 3}), run_s=5.0), LateRunner({})
+    for left_s, longest_s, failure in [
+        (0.1, 30.0, ""),
+        (30.0, 0.1, "the script had not reached batch 40 after 0 s"),
+    ]:
+        limits = RunLimits(budget=HOUR, deadline=deadline_after(left_s), longest_s=longest_s)
+        run_once(cast("ScriptRunner", runner), attempt, 1, limits)
+        assert (attempt.seconds, attempt.failure) == ({}, failure)
 
 
 def test_loop_that_no_change_fits_is_told():
@@ -410,7 +421,7 @@ def test_no_change_runs_after_the_script_as_it_is_has_failed():
     runner = FailingRunner({f"num_workers={number}": 5.0 for number in (1, 2, 4)})
     changes = [Change(settings={"num_workers": number}) for number in (1, 2, 4)]
     with pytest.raises(Unsupported, match="ValueError: no"):
-        try_changes(cast("ScriptRunner", runner), known_loop(), changes, 3600.0, lambda _: None)
+        try_changes(cast("ScriptRunner", runner), known_loop(), changes, HOUR, lambda _: None)
     assert len(runner.runs) < 1 + len(changes), "the order is drawn, always the same one"
     assert runner.runs[-1] == ""
 
@@ -433,20 +444,20 @@ def known_ranks(*batches):
     ],
 )
 def test_number_of_batches_fits_the_loop(loop, batches):
-    assert choose_batches(replace(known_loop(), **loop), 1800.0, 3.0) == batches
+    assert choose_batches(replace(known_loop(), **loop), Budget(1800.0), 3.0) == batches
 
 
 def test_a_short_budget_cuts_runs_shorter():
     """Each run has 3 s outside of the loop, and batches of 0.1 s."""
-    numbers = [choose_batches(known_loop(), budget_s, 3.0) for budget_s in (10, 60, 90, 180)]
+    numbers = [choose_batches(known_loop(), Budget(seconds), 3.0) for seconds in (10, 60, 90, 180)]
     assert numbers == [30, 30, 30, 80]
 
 
 def test_minutes_that_can_not_hold_the_runs_are_refused():
     """Seven runs of 30 batches of 0.1 s take 21 s; with 2 s of imports and a margin, 53 s."""
-    check_minutes(known_loop(), 30, 0.36, 2.0)
+    check_budget(known_loop(), 30, Budget(60 * 0.36), 2.0)
     with pytest.raises(UsageError, match=r"--minutes=0\.3: 7 runs .* allowed: 0\.9 or more"):
-        check_minutes(known_loop(), 30, 0.3, 2.0)
+        check_budget(known_loop(), 30, Budget(60 * 0.3), 2.0)
 
 
 def test_workers_of_a_loader_that_is_made_for_each_pass_are_not_kept():
@@ -543,10 +554,11 @@ def test_cores_are_divided_between_workers_and_torchs_threads(
     shares = dict.fromkeys(PARTS, estimate([0.0]))
     shares |= {Part.DECODE: estimate([0.6]), Part.STEP: estimate([0.4])}
     loop = known_loop(**({"torch_threads": cores} | facts))
-    loop = replace(loop, step_cores=step_cores, shares=shares)
-    assert divide_cores(cast("LoopFindings", loop), {}) == expected
-    assert divide_cores(cast("LoopFindings", replace(loop, samples_wait=True)), {}) is None
-    assert expected is None or expected in choose_changes(replace(loop, loaders=2))
+    # Each pass has a DataLoader of its own, so workers can't stay.
+    loop = replace(loop, step_cores=step_cores, shares=shares, loaders=2)
+    assert divide_cores(cast("LoopFindings", loop)) == expected
+    assert divide_cores(cast("LoopFindings", replace(loop, samples_wait=True))) is None
+    assert expected is None or expected in choose_changes(loop)
 
 
 @pytest.mark.parametrize(

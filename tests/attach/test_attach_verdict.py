@@ -19,13 +19,12 @@ from fastloop.explain.attach import findings_text
 from fastloop.explain.attach.findings import (
     LoopFindings,
     ScriptFindings,
-    do_workers_pay,
     to_json,
 )
 from fastloop.explain.attach.findings_text import describe_nothing, format_findings, what_if_rows
 from fastloop.explain.attach.loop_usage import LoopUsage
 from fastloop.explain.attach.loop_verdict import judge_loop
-from fastloop.explain.attach.loop_what_ifs import LoopWhatIf
+from fastloop.explain.attach.loop_what_ifs import LoopPredictions, LoopWhatIf
 from fastloop.explain.attach.loops import Loop, share_of_parts, wait_share
 from fastloop.explain.attach.step_lines import StepLine, StepLines
 from fastloop.explain.change import Change
@@ -408,8 +407,12 @@ def test_more_workers_are_advised_only_if_the_predictions_agree(present, numbers
         LoopWhatIf(change=Change(settings={"num_workers": count}), gain=0.5 - 0.1 * place)
         for place, count in enumerate(numbers)
     )
-    assert do_workers_pay(a_loop(0.05, present), 1.0, what_ifs) is pays
-    assert do_workers_pay(a_loop(0.05, present), 9.0, what_ifs) is True
+    known, missed = (
+        LoopPredictions(model_ratio=ratio, what_ifs=what_ifs).do_workers_pay(present)
+        for ratio in (1.0, 9.0)
+    )
+    assert known is pays
+    assert missed is True
 
 
 def test_change_without_a_prediction_is_listed_with_the_reason():

@@ -13,7 +13,8 @@ from typing import Any, cast
 import pytest
 from commands import run_fastloop
 
-from fastloop.explain.attach.script_patch import OF_FORKS, patch_call
+from fastloop.explain.attach.change_notes import OF_FORKS
+from fastloop.explain.attach.script_patch import patch_call
 from fastloop.explain.attach.script_runner import AS_IS, ScriptRunner
 from fastloop.explain.change import Change
 

@@ -14,6 +14,7 @@ import pytest
 from commands import fill_disk, run_fastloop, run_script
 from interrupts import interrupt_after
 
+from fastloop.core.load_text import load_text
 from fastloop.core.machine_load import LoadSummary
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -67,7 +68,7 @@ def test_plain_loop_waits_for_its_dataset(tmp_path):
     if sys.platform == "linux":
         load = LoadSummary(**findings["machine_load"])
         assert load.stretches == 1
-        sentence = load.describe("run", "runs")
+        sentence = load_text(load, "run", "runs")
         assert sentence in " ".join(process.stderr.split())
         (page,) = tmp_path.glob("outputs/attach/*/attach.html")
         assert f"<p>{sentence}</p>" in page.read_text()

@@ -185,6 +185,7 @@ for batch in Loader(Samples(), 4, collate_fn=collate):
 """
 
 
+@pytest.mark.heavy
 def test_nothing_of_the_probe_is_left_open_at_the_end(tmp_path):
     """Of which Python would warn a script that has all warnings shown."""
     script = tmp_path / "quick.py"

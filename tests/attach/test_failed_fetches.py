@@ -8,9 +8,8 @@ import pytest
 
 from fastloop.explain.attach import usage_probe
 from fastloop.explain.attach.fetch_probe import _probe_fetcher
-from fastloop.explain.attach.process_counters import ThreadTotals
 from fastloop.explain.attach.recorded_processes import open_script_log
-from fastloop.explain.attach.usage_probe import PassUsage
+from fastloop.explain.attach.usage_probe import PassUsage, ThreadTotals
 from fastloop.observe.event_log import EventLog
 
 

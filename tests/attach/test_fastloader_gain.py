@@ -9,7 +9,7 @@ import pytest
 from loader_passes import loader_pass
 
 from fastloop.explain.attach.fastloader_gain import find_fastloader_gain
-from fastloop.explain.attach.loop_model import LoopModel, LoopTime, model_loop
+from fastloop.explain.attach.loop_model import LoopModel, model_loop
 from fastloop.explain.attach.loop_usage import LoopUsage
 from fastloop.explain.attach.loops import Loop
 from fastloop.explain.attach.recorded_processes import MadeBatch
@@ -26,13 +26,13 @@ def usage_of(idle: float) -> LoopUsage:
     return LoopUsage(makes=({"parts": parts},))
 
 
-def time_of(
+def model_of(
     load_ms: float,
     step_ms: float,
     usage: LoopUsage | None = None,
     collate_ms: float = 0.0,
     **facts: object,
-) -> LoopTime:
+) -> LoopModel:
     """A loop on two cores, in which a batch is made and then stepped on."""
     load_ns, step_ns = int(load_ms * MS), int(step_ms * MS)
     made = MadeBatch(
@@ -51,7 +51,8 @@ def time_of(
         made=(made,),
         usage=usage or LoopUsage(),
     )
-    model = LoopModel(
+    return LoopModel(
+        loop=loop,
         loads=[[Phase(seconds=load_ms / 1e3)]] * BATCHES,
         steps=[[Phase(seconds=step_ms / 1e3)]] * BATCHES,
         workers=loop.facts["num_workers"],
@@ -60,7 +61,6 @@ def time_of(
         other_cores=0.0,
         hand_off_s=None,
     )
-    return LoopTime(loop=loop, model=model, scale=1.0)
 
 
 @pytest.mark.parametrize(("batches", "processes"), [(300, 1), (7000, 1), (7000, 2)])
@@ -72,7 +72,7 @@ def test_first_step_of_a_process_does_not_count_for_later_ones(batches, processe
     waits[:, 0] = MS
     made = MadeBatch(batch=0, start_ns=0, collate_ns=MS, stop_ns=MS, cpu_ns=0)
     loop = replace(
-        time_of(1, 1).loop,
+        model_of(1, 1).loop,
         facts=FACTS | {"num_workers": 0},
         passes=tuple(loader_pass(process_id=each) for each in range(processes)),
         waits_ns=waits,
@@ -87,7 +87,7 @@ def test_first_step_of_a_process_does_not_count_for_later_ones(batches, processe
 
 
 def test_waits_of_samples_are_hidden_behind_the_step():
-    found = find_fastloader_gain(time_of(10, 10, usage_of(0.8)))
+    found = find_fastloader_gain(model_of(10, 10, usage_of(0.8)))
     assert found
     # Of 20 ms, the step's 10 ms, 2 ms of work and 0.7 ms of handing over are left; the loop reads
     # the first 16 of 400 batches itself.
@@ -96,39 +96,39 @@ def test_waits_of_samples_are_hidden_behind_the_step():
 
 
 @pytest.mark.parametrize(
-    ("time", "reason"),
+    ("model", "reason"),
     [
         # All of reading is work, which may need the interpreter's lock.
-        (time_of(10, 10, usage_of(0.0)), "at most 33 %, and only if reading releases the"),
-        (time_of(10, 10, LoopUsage()), "does not tell whether its samples wait"),
-        (time_of(10, 10, usage_of(0.8), gives_workers=True), "the call passes num_workers=0"),
-        (time_of(10, 10, usage_of(0.8), iterable=True), "an iterable in the loop"),
-        (time_of(10, 10, usage_of(0.8), num_workers=2), "in shared memory of their own"),
+        (model_of(10, 10, usage_of(0.0)), "at most 33 %, and only if reading releases the"),
+        (model_of(10, 10, LoopUsage()), "does not tell whether its samples wait"),
+        (model_of(10, 10, usage_of(0.8), gives_workers=True), "the call passes num_workers=0"),
+        (model_of(10, 10, usage_of(0.8), iterable=True), "an iterable in the loop"),
+        (model_of(10, 10, usage_of(0.8), num_workers=2), "in shared memory of their own"),
     ],
 )
-def test_reason_is_told_if_the_evidence_is_missing(time, reason):
-    found = find_fastloader_gain(time)
+def test_reason_is_told_if_the_evidence_is_missing(model, reason):
+    found = find_fastloader_gain(model)
     assert found
     assert found.gain is None
     assert reason in found.basis
 
 
 @pytest.mark.parametrize(
-    "time",
+    "model",
     [
-        time_of(0.1, 10, usage_of(0.8)),  # loading takes 1 % of the time
-        time_of(0.1, 0.1, usage_of(0.5)),  # handing a batch over takes as long
-        time_of(10, 0.01, usage_of(0.9)),  # there is no step to hide reading behind
-        time_of(10, 10, usage_of(0.8), is_derived=True),
-        time_of(10, 10, usage_of(0.8), type="MyLoader"),
+        model_of(0.1, 10, usage_of(0.8)),  # loading takes 1 % of the time
+        model_of(0.1, 0.1, usage_of(0.5)),  # handing a batch over takes as long
+        model_of(10, 0.01, usage_of(0.9)),  # there is no step to hide reading behind
+        model_of(10, 10, usage_of(0.8), is_derived=True),
+        model_of(10, 10, usage_of(0.8), type="MyLoader"),
     ],
 )
-def test_nothing_is_said_of_a_change_that_saves_nothing(time):
-    assert find_fastloader_gain(time) is None
+def test_nothing_is_said_of_a_change_that_saves_nothing(model):
+    assert find_fastloader_gain(model) is None
 
 
 def test_resized_images_take_the_time_of_pillow():
-    found = find_fastloader_gain(time_of(10, 10, is_native=True, is_resized=True, batch_size=100))
+    found = find_fastloader_gain(model_of(10, 10, is_native=True, is_resized=True, batch_size=100))
     assert found
     assert found.gain == pytest.approx((1 - 0.28 - 1 / 100) * 10 / 20, abs=0.001)
 
@@ -139,7 +139,7 @@ def test_resized_images_take_the_time_of_pillow():
 )
 def test_tensors_are_read_as_rows_in_at_most_the_time_of_collating(collate_ms, size, kept):
     facts = {"dataset": "TensorDataset", "is_native": True, "is_in_memory": True}
-    time = time_of(10, 10, collate_ms=collate_ms, **facts, batch_size=size)
-    found = find_fastloader_gain(time)
+    model = model_of(10, 10, collate_ms=collate_ms, **facts, batch_size=size)
+    found = find_fastloader_gain(model)
     assert found
     assert found.gain == pytest.approx((1 - kept) * 10 / 20, abs=0.001)

@@ -14,6 +14,7 @@ from fastloop.explain.attach import hangs
 from fastloop.explain.attach.fetch_probe import ProbedSamples
 from fastloop.explain.attach.hangs import LOCK, OF_FORK, _find_reasons, _shorten_stacks
 from fastloop.explain.attach.live_loops import LiveLoop, _ProcessHistory
+from fastloop.explain.attach.live_watch import LiveWatch
 
 
 @pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
@@ -90,3 +91,24 @@ def test_stacks_have_no_frames_of_the_probe():
     shown = _shorten_stacks(text)
     assert shown.startswith(script)
     assert own not in shown
+
+
+def told_hangs(loop: LiveLoop, folder) -> list[str]:
+    """The reports on a loop whose processes record nothing in ten looks of a second each."""
+    told: list[str] = []
+    watch = LiveWatch(
+        folder, lambda: None, None, hang_s=4.0, pause=lambda _: None, tell=told.append
+    )
+    assert watch.period_s == 1.0
+    for _ in range(10):
+        watch._check(loop, set())
+    return told
+
+
+def test_hang_of_a_process_is_told_once_and_none_if_the_process_has_ended(tmp_path):
+    """A child of the script may leave its loop by `break` and end: no event says so."""
+    command = [sys.executable, "-c", "input()"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE) as process:
+        (report,) = told_hangs(waiting_loop(process.pid), tmp_path)
+    assert "the loop at train.py:9 has stood still for 4 s" in " ".join(report.split())
+    assert told_hangs(waiting_loop(process.pid), tmp_path) == []

@@ -13,7 +13,7 @@ from loader_passes import loader_pass
 from fastloop.core.loading_settings import DEEP_PREFETCH
 from fastloop.explain.attach import loop_model, loop_what_ifs
 from fastloop.explain.attach.attribution import DECODE, HAND_OFF, WAIT_PARTS
-from fastloop.explain.attach.loop_model import LoopTime, model_loop
+from fastloop.explain.attach.loop_model import LoopModel, model_loop
 from fastloop.explain.attach.loop_what_ifs import (
     FAST_STORE,
     STORE,
@@ -103,8 +103,8 @@ def set_cores(monkeypatch, cores):
 
 def list_changes(found: Evidence) -> dict[str, LoopWhatIf]:
     loop = make_loop(found)
-    _, changes = predict_changes(loop, share_of_parts(loop))
-    return {each.change.name: each for each in changes}
+    predictions = predict_changes(loop, share_of_parts(loop))
+    return {each.change.name: each for each in predictions.what_ifs}
 
 
 @pytest.mark.parametrize(
@@ -170,22 +170,22 @@ def draw_evidence(drawn: np.random.Generator) -> Evidence:
     )
 
 
-def find_least_gain(time: LoopTime, listed: LoopWhatIf) -> float:
+def find_least_gain(model: LoopModel, listed: LoopWhatIf) -> float:
     """The gain if whatever the run did not show costs as much as docs/attaching.md allows for."""
-    model, settings = time.model, listed.change.settings
-    passes, loaders = len(time.loop.passes), time.loop.loaders
-    is_kept = settings.get("persistent_workers") or time.loop.facts["persistent_workers"]
+    settings = listed.change.settings
+    passes, loaders = len(model.loop.passes), model.loop.loaders
+    is_kept = settings.get("persistent_workers") or model.loop.facts["persistent_workers"]
     starts = 2 * (loaders if is_kept else passes)
     if workers := settings.get("num_workers"):
-        starts_s = time.starts_with(workers, starts)
-        return time.gain(workers, model.prefetch, starts_s, crowded_power=WORST_CROWDED_POWER)
+        starts_s = model.starts_with(workers, starts)
+        return model.gain(workers, model.prefetch, starts_s, crowded_power=WORST_CROWDED_POWER)
     if "multiprocessing_context" in settings:
-        return time.gain(model.workers, model.prefetch, time.starts_of_forks(starts))
+        return model.gain(model.workers, model.prefetch, model.starts_of_forks(starts))
     # A store that saves half as much: collating is left of the batches in any case.
     if listed.change.name == STORE:
-        return time.gain(model.workers, model.prefetch, time.starts_s, (1 + COLLATE) / 2)
+        return model.gain(model.workers, model.prefetch, model.starts_s, (1 + COLLATE) / 2)
     if listed.change.name == FAST_STORE:
-        return time.gain(1, DEEP_PREFETCH, 0.0, 0.5)
+        return model.gain(1, DEEP_PREFETCH, 0.0, 0.5)
     assert listed.gain is not None
     return listed.gain
 
@@ -196,19 +196,16 @@ def test_no_listed_change_loses_in_its_worst_case(monkeypatch):
     for _ in range(50):
         set_cores(monkeypatch, int(drawn.choice([1, 2, 4, 8])))
         loop = make_loop(found := draw_evidence(drawn))
-        ratio, changes = predict_changes(loop, share_of_parts(loop))
+        predictions = predict_changes(loop, share_of_parts(loop))
         model = model_loop(loop)
         assert model is not None
-        assert ratio is not None
-        steady_s = (loop.waits_ns.sum() + loop.steps_ns.sum()) / 1e9
-        scale = steady_s / model.seconds(model.workers, model.prefetch)
-        time = LoopTime(loop=loop, model=model, scale=scale)
-        for each in changes:
+        assert predictions.model_ratio is not None
+        for each in predictions.what_ifs:
             name = each.change.name
             assert each.is_bound == (name in (STORE, FAST_STORE))
             if each.gain is None:
                 continue
-            least = find_least_gain(time, each)
+            least = find_least_gain(model, each)
             assert LEAST_GAIN - 1e-9 <= min(least, each.gain) <= each.gain < 1, (name, found)
             seen[name.partition("=")[0]] += 1
     assert seen.keys() >= {"num_workers", "multiprocessing_context", STORE, FAST_STORE}

@@ -16,7 +16,7 @@ from torchvision import datasets, transforms
 from fastloop.explain.attach.by_identity import ByIdentity
 from fastloop.explain.attach.loader_facts import describe_loader, find_rank
 from fastloop.explain.attach.loader_places import ANY_NAME, names_of_arguments
-from fastloop.explain.attach.patch_dataloader import LoopProbe
+from fastloop.explain.attach.loader_registry import LoaderRegistry
 from fastloop.explain.attach.recorded_processes import open_script_log
 
 
@@ -50,26 +50,26 @@ class Unhashable(DataLoader):
 
 
 def test_loaders_need_not_be_hashable(tmp_path):
-    probe = LoopProbe(open_script_log(str(tmp_path)), object, None)
+    registry = LoaderRegistry(open_script_log(str(tmp_path)))
     first, second = Unhashable(2), Unhashable(2)
     assert first == second
-    numbers = [probe._state_of(each).number for each in (first, second, first)]
+    numbers = [registry.find_state(each).number for each in (first, second, first)]
     assert numbers[0] == numbers[2] != numbers[1]
 
 
 def test_datasets_that_follow_each_other_at_one_place_in_memory_are_told_apart(tmp_path):
-    probe = LoopProbe(open_script_log(str(tmp_path)), object, None)
+    registry = LoaderRegistry(open_script_log(str(tmp_path)))
     places, numbers = [], []
     for _ in range(50):
         dataset = Samples()
         places.append(id(dataset))
-        numbers.append(probe._number_of(dataset))
-        assert probe._number_of(dataset) == numbers[-1]
+        numbers.append(registry.number_dataset(dataset))
+        assert registry.number_dataset(dataset) == numbers[-1]
         del dataset
     assert len({*places}) < 50
     assert len({*numbers}) == 50
     values = [1.0, 2.0]  # a list, which can't be followed
-    assert probe._number_of(values) == probe._number_of(values) not in numbers
+    assert registry.number_dataset(values) == registry.number_dataset(values) not in numbers
 
 
 def test_value_is_forgotten_with_its_object():

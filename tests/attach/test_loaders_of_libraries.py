@@ -198,6 +198,7 @@ def test_files_that_pip_has_put_into_a_folder_are_a_library(tmp_path, monkeypatc
     assert package_of(f"{tmp_path}/trainer/mine.py") == ""
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("change", ["sys.path.pop(0)", "os.chdir('run')"])
 def test_library_stays_one_if_the_script_changes_its_path(tmp_path, change):
     install(tmp_path / "libs")

@@ -6,8 +6,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from fastloop.core.explanation import Cause
 from fastloop.explain.attach.findings_text import describe_causes
-from fastloop.explain.attach.loop_causes import find_loop_causes
+from fastloop.explain.attach.loop_causes import LoopEvidence, find_loop_causes
 from fastloop.explain.attach.loop_usage import LoopUsage
 from fastloop.explain.attach.loops import Loop, share_of_parts
 
@@ -46,6 +47,11 @@ def loop_of(cpu: float, delay: float, runnable: float, other_cores: float) -> Lo
     )
 
 
+def find_causes(loop: Loop) -> tuple[Cause, ...]:
+    shares = share_of_parts(loop)
+    return find_loop_causes(LoopEvidence(loop=loop, shares=shares, do_workers_pay=True))
+
+
 @pytest.mark.parametrize(
     ("loop", "is_found"),
     [
@@ -59,14 +65,13 @@ def loop_of(cpu: float, delay: float, runnable: float, other_cores: float) -> Lo
     ],
 )
 def test_lock_is_told_or_said_to_be_hidden_by_the_load(loop, is_found):
-    causes = find_loop_causes(loop, share_of_parts(loop), do_workers_pay=True)
-    locks = [each for each in causes if each.name == LOCK]
+    locks = [each for each in find_causes(loop) if each.name == LOCK]
     assert [each.is_found for each in locks] == is_found
 
 
 def test_hidden_lock_is_printed_with_the_load():
     loop = loop_of(0.74, 1.14, 0.43, 1.3)
-    (lock,) = find_loop_causes(loop, share_of_parts(loop), do_workers_pay=True)
+    (lock,) = find_causes(loop)
     (line,) = describe_causes([lock])
     assert line.startswith(f"Not known: {LOCK}: 4 threads of Python in the loop's process may hold")
     assert "other programs used 1.3 of them" in line

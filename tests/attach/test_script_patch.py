@@ -15,13 +15,15 @@ from torch.utils.data import DataLoader
 
 from fastloop import FastLoader
 from fastloop.core.types import Unsupported
-from fastloop.explain.attach.edit_call import edit_call, find_options
-from fastloop.explain.attach.loader_places import ANY_NAME, place_in_script, place_of_call
-from fastloop.explain.attach.script_patch import (
+from fastloop.explain.attach.change_notes import (
     OF_FORKS,
     OTHER_ORDER,
     OTHER_SUMS,
     collect_notes,
+)
+from fastloop.explain.attach.edit_call import edit_call, find_options
+from fastloop.explain.attach.loader_places import ANY_NAME, place_in_script, place_of_call
+from fastloop.explain.attach.script_patch import (
     patch_call,
     patch_script,
     show_command,

@@ -16,6 +16,7 @@ from fastloop.core.stats import Estimate
 from fastloop.explain.attach import cut_run
 from fastloop.explain.attach.cut_plan import CutRun, read_results
 from fastloop.explain.attach.cut_run import CutLoop, CutPass
+from fastloop.explain.attach.run_length import Budget
 from fastloop.explain.attach.script_runner import AS_IS, HashedRun
 from fastloop.explain.attach.try_changes import try_changes
 from fastloop.explain.attach.try_rounds import Attempt, Attempts
@@ -347,7 +348,7 @@ def test_no_run_gets_more_time_than_is_left():
     runner, change = QuickRunner(), Change(settings={"num_workers": 2})
     facts = {"place": LOOP, "made_at": "/nowhere/train.py:1", "num_workers": 0}
     found = cast("Any", SimpleNamespace(facts=facts, what_ifs=()))
-    tried = try_changes(cast("Any", runner), found, [change], 10.0, lambda _: None)
+    tried = try_changes(cast("Any", runner), found, [change], Budget(10.0), lambda _: None)
     assert (tried.best, tried.same_samples) == ("num_workers=2", True)
     assert max(runner.limits_s) <= 10.0
 

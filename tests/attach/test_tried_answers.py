@@ -20,12 +20,12 @@ from fastloop.core.time_limits import deadline_after
 from fastloop.explain.attach import try_rounds
 from fastloop.explain.attach.changes_to_try import choose_changes
 from fastloop.explain.attach.loop_what_ifs import LoopWhatIf
-from fastloop.explain.attach.run_length import choose_more_batches
+from fastloop.explain.attach.run_length import Budget, FirstRun, choose_more_batches
 from fastloop.explain.attach.script_runner import AS_IS, HashedRun
 from fastloop.explain.attach.tried_changes import TriedChange, TriedLoop
 from fastloop.explain.attach.tried_text import format_tried
 from fastloop.explain.attach.try_changes import try_changes
-from fastloop.explain.attach.try_rounds import Attempt, Attempts
+from fastloop.explain.attach.try_rounds import Attempt, Attempts, RunLimits
 from fastloop.explain.change import Change
 
 LOOP = "train.py:9"
@@ -222,7 +222,8 @@ def found_loop(**more):
     ],
 )
 def test_first_run_tells_how_many_batches_are_enough(later_s, budget_s, batches):
-    assert choose_more_batches(found_loop(), 5, later_s, budget_s, 3.0, budget_s) == batches
+    first = FirstRun(batches=5, seconds=3.0 + later_s, later_s=later_s)
+    assert choose_more_batches(found_loop(), first, Budget(budget_s)) == batches
 
 
 @pytest.mark.parametrize(
@@ -236,7 +237,8 @@ def test_first_run_tells_how_many_batches_are_enough(later_s, budget_s, batches)
 )
 def test_runs_are_not_lengthened_beyond_the_time_that_is_left(later_s, left_s, batches):
     """The floor of three seconds once took the time of the rounds, which were refused then."""
-    assert choose_more_batches(found_loop(), 5, later_s, 42.0, 3.0, left_s) == batches
+    first = FirstRun(batches=5, seconds=3.0 + later_s, later_s=later_s)
+    assert choose_more_batches(found_loop(), first, Budget(left_s + first.seconds)) == batches
 
 
 @pytest.mark.parametrize(("workers", "batches"), [(0, 250), (2, 42)])
@@ -244,13 +246,13 @@ def test_time_for_hashing_counts_for_the_length_if_there_are_workers(workers, ba
     """Workers make batches meanwhile, so that those of 120 ms seem to take 20 ms."""
     runner = ShortRunner(5, hash_s=0.4)
     found = found_loop(facts=FACTS | {"num_workers": workers})
-    tried = try_changes(cast("Any", runner), found, [ONE], 600.0, lambda _: None)
+    tried = try_changes(cast("Any", runner), found, [ONE], Budget(600.0), lambda _: None)
     assert batches - 5 <= tried.batches <= batches
 
 
 def test_long_run_is_not_said_to_be_too_short():
     runner, lines = ShortRunner(5, once_s=9.0), []
-    try_changes(cast("Any", runner), found_loop(), [ONE], 600.0, lines.append)
+    try_changes(cast("Any", runner), found_loop(), [ONE], Budget(600.0), lines.append)
     assert lines[0].startswith("a run up to batch 5 is mostly its first batch: further ones end")
 
 
@@ -259,7 +261,7 @@ def test_runs_that_the_observed_one_made_too_short_are_lengthened():
     runner, found, lines = ShortRunner(5), found_loop(), []
     kept = Change(settings={"persistent_workers": True})
     assert kept not in choose_changes(found, 5)
-    tried = try_changes(cast("Any", runner), found, [ONE], 600.0, lines.append)
+    tried = try_changes(cast("Any", runner), found, [ONE], Budget(600.0), lines.append)
     assert 245 <= tried.batches <= 250
     assert {batches for _, batches in runner.runs} == {tried.batches}
     assert f"further ones end at {tried.batches}" in lines[0]
@@ -273,7 +275,9 @@ def test_time_that_ends_with_the_last_of_all_rounds_is_no_limit(monkeypatch):
         baseline=Attempt(change=AS_IS, run_s=0.0), changed=[Attempt(change=ONE, run_s=0.0)]
     )
     runner, deadline = cast("Any", ShortRunner(5, run_s=0.3)), deadline_after(0.2, now_ns())
-    assert try_rounds.run_rounds(runner, attempts, deadline, 60.0, lambda _: None) is False
+    limits = RunLimits(budget=Budget(0.2), deadline=deadline, longest_s=60.0)
+    end = try_rounds.run_rounds(runner, attempts, limits, lambda _: None)
+    assert not end.is_out_of_time
     assert deadline.is_over
 
 
@@ -293,7 +297,7 @@ def test_first_line_of_the_answer_says_that_the_machine_was_busy(monkeypatch):
         runner = ShortRunner(5, run_s=0.3)
         what_ifs = (LoopWhatIf(change=ONE, gain=0.1),)
         found = found_loop(batches=5, seconds=0.1, passes=1, what_ifs=what_ifs)
-        tried = try_changes(cast("Any", runner), found, [ONE], 600.0, lambda _: None)
+        tried = try_changes(cast("Any", runner), found, [ONE], Budget(600.0), lambda _: None)
     finally:
         os.kill(int(busy.stdout), signal.SIGKILL)
     assert tried.machine_load is not None

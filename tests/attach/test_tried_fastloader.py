@@ -56,6 +56,7 @@ def test_script_gets_the_fastloader_with_the_same_samples(tmp_path):
     assert runner.rerun_hashed(FAST, 120.0).digests == digests
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("call", ["DataLoader[int]", "torch.utils.data.DataLoader"])
 def test_call_by_another_name_makes_the_fastloader(tmp_path, call):
     assert begin_run(tmp_path, NAMED.format("FastLoader"), call).seconds(FAST, 120.0) > 0
@@ -79,11 +80,13 @@ assert Both(data, 4).first is data
 ]
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("use", BESIDE, ids=["signature", "second base"])
 def test_other_uses_of_dataloader_are_as_before(tmp_path, use):
     assert begin_run(tmp_path, use).seconds(FAST, 120.0) > 0
 
 
+@pytest.mark.heavy
 def test_dataloader_that_a_library_makes_is_not_timed_as_fastloader(tmp_path):
     """The place of the call is in the library's function, which FastLoader's making never sees."""
     wrapper = tmp_path / "library.py"
@@ -101,15 +104,12 @@ def test_dataloader_that_a_library_makes_is_not_timed_as_fastloader(tmp_path):
         runner.seconds(FAST, 120.0)
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(
     ("use", "reason"),
     [
         ("assert isinstance(loader, DataLoader), 'another class'", "another class"),
-        pytest.param(
-            "loader.check_worker_number_rationality()",
-            "has no attribute 'check_worker_number",
-            marks=pytest.mark.heavy,
-        ),
+        ("loader.check_worker_number_rationality()", "has no attribute 'check_worker_number"),
     ],
 )
 def test_use_that_fastloader_lacks_fails_in_the_trial(tmp_path, use, reason):

@@ -106,6 +106,7 @@ def test_watched_iterable_is_true_if_the_iterable_is(tmp_path):
     assert watch_loops(iter([]), tmp_path), "as any iterator is"
 
 
+@pytest.mark.heavy
 def test_watched_iterable_is_seen_and_behaves_as_before(tmp_path):
     process, loops = attach(WATCHED, tmp_path)
     assert process.stdout == "True 20 8 1 [2, 3]\n"

@@ -119,6 +119,7 @@ def test_other_samples_are_told_and_not_judged(repository):
     assert "SLOWER" not in process.stdout
 
 
+@pytest.mark.heavy
 def test_commit_that_fails_to_import_is_one_line(repository):
     images = repository / "images.py"
     images.write_text("import no_such_module\n" + images.read_text())

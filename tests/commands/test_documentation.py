@@ -339,6 +339,7 @@ def test_choosing_page_has_every_loader_dataset_and_decoder():
     assert [name for name in names if f"`{name}`" not in text] == []
 
 
+@pytest.mark.heavy
 def test_cells_of_the_notebook_run_and_show_tables():
     """Each cell runs as in a notebook: the value of its last expression is shown."""
     notebook = json.loads((REPOSITORY / "docs" / "notebook.ipynb").read_text())

@@ -143,6 +143,7 @@ def test_argument_of_an_own_dataset_needs_no_plus(folder, tmp_path, setting):
     assert [result.num_samples for result in results(tmp_path)] == [12]
 
 
+@pytest.mark.heavy
 def test_argument_belongs_to_the_own_dataset_of_a_sweep(folder, tmp_path):
     line = ("-m", "dataset=digits,mine.Squares", "dataset.count=12", "dataset.version=2")
     process = run_short(*line, folder=folder, cwd=tmp_path)
@@ -180,6 +181,7 @@ class Option:
 """
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(
     ("line", "count"),
     [

@@ -11,10 +11,15 @@ from options import compose_job
 
 from fastloop.core.parts import Part
 from fastloop.explain.batch_passes import BatchTimes, merge_batches
+from fastloop.explain.change_effect import Effect, find_effect
 from fastloop.explain.explained_job import ExplainedJob
 from fastloop.explain.predict import Measured
-from fastloop.explain.predicted_gain import Effect, find_effect
-from fastloop.explain.prediction_input import PartCosts, measure_for_model, share_of_loading
+from fastloop.explain.prediction_input import (
+    PartCosts,
+    SingleBatches,
+    measure_for_model,
+    share_of_loading,
+)
 from fastloop.explain.rung_passes import EpochTimes
 
 TIMES = BatchTimes(load_s=[0.006], load_cpu_s=[0.006], step_s=[0.004], step_cpu_s=[0.004])
@@ -112,7 +117,8 @@ def test_transform_on_the_device_is_no_part_of_loading():
 def kept_with_store(times):
     """The share of loading that stays if samples come from a store, by the model's input."""
     explained = cast("ExplainedJob", SimpleNamespace(whole_batches=10))
-    return measure_for_model(explained, (TIMES, TIMES), times, {}, PartCosts()).kept
+    batches = SingleBatches(own_threads=TIMES, one_thread=TIMES)
+    return measure_for_model(explained, batches, times, {}, PartCosts()).kept
 
 
 def test_store_keeps_hand_off_and_collate_and_the_transform_of_workers():

@@ -211,6 +211,7 @@ class EndsAfterReading(dict[Path, int]):
             self.process.communicate("go on\n")
 
 
+@pytest.mark.heavy
 def test_last_events_of_a_process_that_ends_while_it_is_read_are_read_later(tmp_path):
     command = [sys.executable, "-c", ADD_LAST, str(tmp_path)]
     with subprocess.Popen(

@@ -13,6 +13,7 @@ from commands import run_fastloop
 from options import SUPPORT, require_library
 
 from fastloop.config.compose import compose_all, compose_job
+from fastloop.core.load_text import load_text
 from fastloop.core.machine_load import LoadSummary
 from fastloop.explain.explain_job import check_request, explain_job
 from fastloop.sweep.progress import Progress
@@ -64,7 +65,7 @@ def check_explained(text: str, values: dict, stage: str) -> None:
     assert values["verdict"]["word"] in (stage, "unattributed")
     assert f"verdict: {values['verdict']['word']}" in text
     assert values["ladder"]["batches"] == 4
-    load = LoadSummary(**values["machine_load"]).describe("pass", "passes")
+    load = load_text(LoadSummary(**values["machine_load"]), "pass", "passes")
     assert " ".join(text.split()).startswith(load)
     assert values["timeline"]["coverage"] >= 0.98
 

@@ -12,6 +12,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset, default_collate
 
 import fastloop
+from fastloop.core.load_text import load_text
 from fastloop.explain.rung_passes import consume_epoch
 
 SLOW_S = 0.005
@@ -64,7 +65,7 @@ def test_the_slow_part_of_a_dataloader_is_the_greatest(loader, slow):
     assert explanation.ladder.batches == 4
     text = str(explanation)
     if sys.platform == "linux":
-        load = explanation.machine_load.describe("pass", "passes")
+        load = load_text(explanation.machine_load, "pass", "passes")
         # The lines are broken anywhere between two words, also within the name of a program.
         assert text.split()[: len(load.split())] == load.split()
     assert f"verdict: {explanation.verdict.word}" in text

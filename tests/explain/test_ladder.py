@@ -17,8 +17,9 @@ from fastloop.core.parts import Part
 from fastloop.core.stats import Estimate
 from fastloop.core.types import UsageError
 from fastloop.explain.change import Change
+from fastloop.explain.epoch_parts import work_of
 from fastloop.explain.explanation_text import format_explanation, ladder_table, to_json
-from fastloop.explain.ladder import build_ladder, work_of
+from fastloop.explain.ladder import build_ladder
 from fastloop.explain.proposed_changes import propose_changes, read_changes
 from fastloop.explain.rung_passes import EpochTimes
 from fastloop.explain.verdict import add_threads, is_imprecise, is_undecided, judge

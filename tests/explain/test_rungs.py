@@ -11,7 +11,7 @@ from torch.utils.data import DataLoader
 
 from fastloop.explain.batch_passes import MOST_TIMED, time_batches
 from fastloop.explain.loop_rungs import loader_like
-from fastloop.explain.rung_loaders import ReadyBatches, ReadyFiles, ReadySamples
+from fastloop.explain.ready_data import ReadyBatches, ReadyFiles, ReadySamples
 from fastloop.explain.rung_passes import time_rung
 from fastloop.explain.rungs import rungs_of
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 import queue
 from threading import Event, Thread
 
+import pytest
 import torch
 from torch.utils.data._utils import pin_memory as module
 
@@ -25,6 +26,7 @@ class Pinnable:
         return self
 
 
+@pytest.mark.heavy
 def test_thread_records_each_batch_once_under_its_number(tmp_path, monkeypatch):
     monkeypatch.setattr(torch.accelerator, "set_device_index", lambda _: None)
     log, made, pinned, done = EventLog(tmp_path), queue.Queue(), queue.Queue(), Event()

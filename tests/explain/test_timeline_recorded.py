@@ -9,8 +9,8 @@ import pytest
 import torch
 from native_core import needs_core
 
+from fastloop.core.device_time import StepMarks
 from fastloop.core.parts import Part
-from fastloop.core.spans import StepMarks
 from fastloop.explain.explain_job import write_timeline
 from fastloop.explain.record_epoch import device_events, record_epoch
 from fastloop.observe.lane_key import LaneKind

@@ -10,9 +10,9 @@ from typing import Any, cast
 
 import pytest
 
+from fastloop.config.combinations import compose_listed_jobs
 from fastloop.config.command_line import read_command_line
 from fastloop.config.compose import compose_job, compose_requests, usage_errors
-from fastloop.config.compose_listed_jobs import compose_listed_jobs
 from fastloop.config.composed_values import compose_values
 from fastloop.config.tune_space import read_space, split_arguments
 from fastloop.core.loading_settings import LoadingSettings
@@ -27,7 +27,7 @@ from fastloop.explain.explained_job import ExplainedJob
 from fastloop.trial.support import check_support
 from fastloop.tune.budget import Spending, TuneBudget, parse_budget, parse_memory_limit
 from fastloop.tune.candidate_limits import Bounds, drop_slow_starts, drop_unaffordable
-from fastloop.tune.candidates import choose_simplest, find_tune_candidates
+from fastloop.tune.candidates import find_tune_candidates
 from fastloop.tune.default_space import (
     add_workers,
     cap_workers,
@@ -53,6 +53,7 @@ from fastloop.tune.race_time import (
     race_of_two_s,
     trial_of_epoch_s,
 )
+from fastloop.tune.raced_candidates import choose_simplest
 
 
 def compose(overrides):
@@ -327,12 +328,12 @@ def test_end_of_a_busy_command_is_reserved_for(monkeypatch):
 
 def test_many_workers_are_not_tried_with_a_slow_start():
     space = "num_workers=2,32 multiprocessing_context=null,spawn"
-    found = candidates(space, "dataset=digits", "loader=raw").found
-    kept, left_out = drop_slow_starts(found)
-    assert {each.name for each in kept} == {each.name for each in found} - {
+    found = candidates(space, "dataset=digits", "loader=raw")
+    kept = drop_slow_starts(found)
+    assert {each.name for each in kept.found} == {each.name for each in found.found} - {
         "num_workers=32 multiprocessing_context=spawn"
     }
-    assert left_out == {"num_workers=32 with multiprocessing_context=spawn: slow to start": 1}
+    assert kept.left_out == {"num_workers=32 with multiprocessing_context=spawn: slow to start": 1}
 
 
 def test_budgets_that_hold_no_race_name_the_least_one():
@@ -517,26 +518,29 @@ def test_first_pass_is_stopped_at_its_share_of_the_budget():
 def test_stores_of_random_samples_are_left_out_before_the_race():
     bounds = Bounds(memory_mib=1e9, budget_s=None)
     space = "loader=raw,fastloop,np_memmap,preload num_workers=0,2"
-    found = candidates(space, "dataset=digits", "loader=raw").found
-    assert {each.job.loader.store is None for each in found} == {True, False}
-    kept, left_out = drop_unaffordable(found, pilot_of(random=True), bounds)
-    assert {each.name for each in kept} == {
-        each.name for each in found if not each.job.loader.store
+    found = candidates(space, "dataset=digits", "loader=raw")
+    assert {each.job.loader.store is None for each in found.found} == {True, False}
+    kept = drop_unaffordable(found, pilot_of(random=True), bounds)
+    assert {each.name for each in kept.found} == {
+        each.name for each in found.found if not each.job.loader.store
     }
     reason = "the samples are random, and a store repeats one draw of them"
-    assert left_out == {reason: len(found) - len(kept)}
-    assert drop_unaffordable(found, pilot_of(random=False), bounds) == ([*found], {})
+    num_dropped = len(found.found) - len(kept.found)
+    assert kept.left_out == {**found.left_out, reason: num_dropped}
+    assert drop_unaffordable(found, pilot_of(random=False), bounds) == found
 
 
 @pytest.mark.parametrize(("budget_s", "slowdown", "is_kept"), [(60, 1, 1), (60, 9, 0), (600, 9, 1)])
 def test_many_workers_that_would_use_up_a_short_budget_to_start_are_left_out(
     budget_s, slowdown, is_kept
 ):
-    found = candidates("num_workers=2,32", "dataset=digits", "loader=raw").found
+    found = candidates("num_workers=2,32", "dataset=digits", "loader=raw")
     bounds = Bounds(memory_mib=1e9, budget_s=budget_s, slowdown=slowdown)
-    kept, left_out = drop_unaffordable(found, pilot_of(random=False), bounds)
-    assert [each.name for each in kept] == ["num_workers=2", "num_workers=32"][: 1 + is_kept]
-    assert [*left_out] == ["num_workers=32: their start takes about 9 s of the budget"][is_kept:]
+    kept = drop_unaffordable(found, pilot_of(random=False), bounds)
+    assert [each.name for each in kept.found] == ["num_workers=2", "num_workers=32"][: 1 + is_kept]
+    assert [*kept.left_out] == ["num_workers=32: their start takes about 9 s of the budget"][
+        is_kept:
+    ]
 
 
 def test_reasons_that_differ_by_their_values_share_a_line():

@@ -259,6 +259,17 @@ def test_present_configuration_must_run(last):
         race(surrogate([*drawn.seconds]), measure, lambda: sum(map(len, drawn.rounds)) / 1000)
 
 
+def test_present_configuration_that_fails_after_all_others_ends_the_race():
+    others = [f"candidate {number}" for number in range(4)]
+    drawn = Table(dict.fromkeys([PRESENT, *others], 1.0), 0)
+
+    def measure(name, number, room):
+        return None if number else drawn.measure(name, number, room)
+
+    with pytest.raises(PresentFailedError, match="yours"):
+        race(surrogate([*drawn.seconds]), measure, lambda: drawn.spent / 100)
+
+
 @pytest.mark.parametrize(
     ("gain", "is_undecided", "begins"),
     [

@@ -15,6 +15,7 @@ import pytest
 from commands import results, run_fastloop, runs
 from options import SUPPORT
 
+from fastloop.core.load_text import load_text
 from fastloop.core.machine_load import summarize_loads
 from fastloop.core.result_io import load
 from fastloop.core.types import UsageError
@@ -77,7 +78,7 @@ def test_gain_is_told_with_its_interval_and_the_rest_is_said(tuning):
     loads = [trial.load for result in results(folder) for trial in result.trials]
     summary = summarize_loads(loads)
     assert summary is not None
-    assert verdict.startswith(summary.describe())
+    assert verdict.startswith(load_text(summary))
     found = re.search(
         r"loader=\w+.*: ([\d.]+) \[([\d.]+), ([\d.]+)\] times as fast as yours", verdict
     )

@@ -20,6 +20,7 @@ from torch.utils.data import DistributedSampler
 from fastloop.core.cgroup import memory_limits
 from fastloop.core.sharding import shard
 from fastloop.fastloader import Blocks, FastLoader, converted
+from fastloop.fastloader.checkpoint import EpochProgress
 from fastloop.fastloader.column_source import ColumnSource
 from fastloop.fastloader.columns.array import ArrayColumn, array_column
 from fastloop.fastloader.columns.column import SampleSpec
@@ -152,6 +153,7 @@ def large_file(tmp_path_factory) -> Path:
     return path
 
 
+@pytest.mark.heavy
 @given(data=st.data())
 def test_direct_column_reads_rows_in_any_order(large_file, data):
     rows = np.load(large_file, mmap_mode="r")
@@ -224,9 +226,10 @@ def test_piece_of_blocks_needs_few_contiguous_reads(
 
 def plan_epoch(loader, epoch):
     """What an epoch is made of, and the groups of its batches."""
-    state, draws = {"epoch": epoch, "delivered": 0}, SampleDraws(0, epoch)
+    progress = EpochProgress.of(loader._epochs.begin_state(epoch))
+    draws = SampleDraws(0, epoch)
     epoch_start = EpochStart(EpochSeeds(epoch, 0, is_base=False), nullcontext())
-    plan = loader._epochs.engine.plan(loader._epochs.order, state, epoch_start, draws)
+    plan = loader._epochs.engine.plan(loader._epochs.order, progress, epoch_start, draws)
     return plan.source, plan.groups
 
 

@@ -138,6 +138,7 @@ def most_ahead(loader: FastLoader, seconds: float = 0.0) -> float:
     return ahead.most / MIB
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("settings", [{"num_threads": 8}, {}], ids=str)
 def test_batches_that_grow_slowly_stay_within_the_limit(settings):
     dataset = Growing(120, lambda index: MIB + index * MIB // 8)
@@ -148,6 +149,7 @@ def test_batches_that_grow_slowly_stay_within_the_limit(settings):
     assert most <= max(64, 16 * settings.get("num_threads", 0)) + 32
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("in_order", [True, False])
 def test_batches_that_grow_at_once_are_as_many_as_threads_and_fewer_in_later_epochs(in_order):
     dataset = Growing(90, lambda index: MIB // 4 if index < 30 else 16 * MIB)
@@ -178,6 +180,7 @@ def test_a_few_large_batches_do_not_stop_the_threads():
     assert sorted(made) == [*range(60)]
 
 
+@pytest.mark.heavy
 def test_given_numbers_of_batches_ahead_are_kept():
     dataset = Growing(24, lambda index: 16 * MIB)
     loader = FastLoader(dataset, None, thread_safe=True, num_threads=4, prefetch_factor=3)

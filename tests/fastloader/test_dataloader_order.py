@@ -170,6 +170,7 @@ def test_batches_and_draws_are_those_of_dataloader(source, order, visits, num_th
     assert trace(fast, order, visits) == trace(torchs, order, visits)
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("source", ["rows", "dataset"])
 @pytest.mark.parametrize("persistent", [False, True])
 @pytest.mark.filterwarnings("ignore:persistent_workers")  # rows have none

@@ -46,6 +46,7 @@ def stored_bytes(images) -> list[bytes]:
     return [images[index].numpy().tobytes() for index in range(len(images))]
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("encoding", ENCODINGS)
 @pytest.mark.parametrize("form", ["paths", "bytes", "a store"])
 def test_store_has_the_pixels_of_its_files(tmp_path, paths, encoding, form):

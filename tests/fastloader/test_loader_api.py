@@ -374,6 +374,7 @@ def test_loader_survives_an_interrupted_notebook_cell():
         assert kernel.run_until_complete(cell(False)) == 5000
 
 
+@pytest.mark.heavy
 @pytest.mark.slow
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
 @pytest.mark.parametrize("end", ["os._exit(0)", "raise SystemExit"])
@@ -395,6 +396,7 @@ def test_loader_works_in_a_forked_process(tmp_path, end):
     assert subprocess.run(command, check=False).returncode == 0
 
 
+@pytest.mark.heavy
 @pytest.mark.slow
 def test_program_exits_while_loader_threads_run():
     program = (

@@ -116,6 +116,7 @@ def test_turns_find_the_faster_way(ratio, busy):
     assert busy or choice.is_decided
 
 
+@pytest.mark.heavy
 def test_other_pass_over_the_same_loader_takes_no_batch_of_a_pass():
     """Both change who reads."""
     loader = FastLoader(SlowInThreads(60, seconds=0.004), 1)

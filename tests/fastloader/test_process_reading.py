@@ -453,6 +453,7 @@ def test_what_the_program_has_frozen_stays_frozen():
             gc.unfreeze()
 
 
+@pytest.mark.heavy
 def test_timeout_is_an_error():
     loader = FastLoader(Ending("exit", 99), 1, sampler=[18], num_workers=1, timeout=0.2)
     with pytest.raises(RuntimeError, match=r"no batch within timeout=0\.2 seconds"):

@@ -131,6 +131,7 @@ def find_others(dataset: Slow) -> list[int]:
     return [index for index, reader in dataset.readers if reader != threading.get_ident()]
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("make", [Rows, Alarmed, Drawn])
 def test_an_epoch_goes_on_in_the_loop_if_another_thread_cannot_read(make, caplog):
     if make is Alarmed and not hasattr(signal, "SIGUSR1"):

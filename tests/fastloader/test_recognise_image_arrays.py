@@ -184,6 +184,7 @@ def patterns(images: torch.Tensor) -> set[tuple[float, ...]]:
     return {tuple(image.flatten().tolist()) for image in images}
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("kind", [datasets.MNIST, datasets.CIFAR10])
 @pytest.mark.parametrize("crop", CROPS)
 def test_random_crops_and_flips_are_those_that_torchvision_can_make(kind, crop):

@@ -77,13 +77,8 @@ def read(loader, path):
 """
 
 
-@pytest.mark.parametrize(
-    "pure",
-    [
-        pytest.param("", id="core"),
-        pytest.param("1", id="no core", marks=pytest.mark.heavy),
-    ],
-)
+@pytest.mark.heavy
+@pytest.mark.parametrize("pure", [pytest.param("", id="core"), pytest.param("1", id="no core")])
 def test_file_that_becomes_shorter_is_named(tmp_path, pure):
     photo = tmp_path / "photo.jpg"
     photo.write_bytes(jpeg(photograph()))

@@ -105,6 +105,7 @@ class Rows:
         raise_stop()
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("num_threads", [0, 2])
 def test_stop_iteration_of_a_column_is_an_error(num_threads):
     rows = Rows(SampleSpec(torch.int64, ()))

@@ -95,6 +95,7 @@ ENGINES = {
 }
 
 
+@pytest.mark.heavy
 @given(tree=TREES.filter(is_source), batch_size=st.sampled_from([2, 5]))
 @pytest.mark.parametrize("settings", ENGINES.values(), ids=ENGINES)
 def test_batch_has_the_structure_of_its_columns(settings, tree, batch_size):

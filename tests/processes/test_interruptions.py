@@ -235,6 +235,7 @@ class Failing(RawLoader):
 """
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(
     ("loader", "reason"),
     [("Leaving", "exit status 7"), ("Failing", "ValueError: no such column: x")],

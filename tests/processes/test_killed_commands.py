@@ -56,8 +56,8 @@ STAGES = {
     "tune": ("fastloop", ("tune", *WORKER)),
     "write_store": ("write_store.py", ()),
 }
-HEAVY = ("worker of a spawned trial", "worker of a forkserver", "explain", "tune")
-NIGHTLY = HEAVY[:1]
+HEAVY = set(STAGES) - {"worker"}
+NIGHTLY = ("worker of a spawned trial",)
 
 
 @pytest.mark.parametrize(
@@ -80,6 +80,7 @@ def test_killed_command_leaves_no_process(tmp_path, stage):
     assert_all_end(command)
 
 
+@pytest.mark.heavy
 def test_command_that_is_killed_as_its_first_process_starts_leaves_none(tmp_path):
     write_programs(tmp_path, is_slow=True)  # or the command might end before it is looked at
     command = fork_server.start("fastloop", ("run", *WORKER), tmp_path, dict(os.environ))

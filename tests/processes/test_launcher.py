@@ -129,13 +129,25 @@ def fill(mib):
     return float(tensor[0])
 
 
-@pytest.mark.parametrize("launcher", LAUNCHERS, ids=lambda launcher: launcher.isolation)
+@pytest.mark.parametrize(
+    "launcher",
+    [
+        pytest.param(
+            launcher,
+            id=launcher.isolation,
+            # a spawned process imports torch
+            marks=[pytest.mark.heavy] if launcher.isolation == "spawn" else [],
+        )
+        for launcher in LAUNCHERS
+    ],
+)
 def test_call_returns_the_functions_result(launcher):
     pid, args = launcher.call(pid_and_arguments, 1, "two")
     assert args == (1, "two")
     assert (pid == os.getpid()) == (launcher.isolation == "inline")
 
 
+@pytest.mark.heavy
 def test_each_call_runs_in_a_new_process_that_may_have_children():
     assert FORKSERVER.call(pid_and_arguments)[0] != FORKSERVER.call(pid_and_arguments)[0]
     assert FORKSERVER.call(is_daemon_process) is False
@@ -183,8 +195,8 @@ FAILURES = [
     [
         (launcher, *failure)
         for launcher in LAUNCHERS
-        # each spawn imports torch, and then raises the same
-        for failure in (FAILURES[-1:] if launcher.isolation == "spawn" else FAILURES)
+        # Each process of its own raises the same.
+        for failure in (FAILURES if launcher.isolation == "inline" else FAILURES[-2:])
     ],
 )
 def test_failure_has_a_reason_and_a_traceback(launcher, error, reason):
@@ -219,6 +231,7 @@ def living_descendants() -> set[int]:
     return {child.pid for child in psutil.Process().children(recursive=True) if child.is_running()}
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("function", [hang_with_a_worker, die_with_a_child])
 def test_no_child_of_a_trial_outlives_it(function):
     FORKSERVER.call(pid_and_arguments)

@@ -232,6 +232,7 @@ def combine(parts):
     )
 
 
+@pytest.mark.heavy
 @settings(max_examples=300, deadline=None)
 @given(
     make=st.recursive(leaves, combine, max_leaves=6),

@@ -18,6 +18,7 @@ from torch.utils.data import DataLoader, Subset, TensorDataset
 import fastloop
 from fastloop.core import spans, time_limits
 from fastloop.core.auto_trials import LOOKS
+from fastloop.core.load_text import load_text
 from fastloop.core.types import Invalid
 from fastloop.explain.explain_loop import explain_loop
 from fastloop.trial import window
@@ -153,7 +154,7 @@ def test_results_begin_with_whether_the_machine_was_quiet():
     for result in (one, several):
         assert result.machine_load is not None
         assert result.machine_load.stretches == 2
-        sentence = result.machine_load.describe()
+        sentence = load_text(result.machine_load)
         assert " ".join(repr(result).split()).startswith(sentence)
         assert result._repr_html_().startswith(f"<p>{sentence}</p>")
         assert json.loads(result.to_json())["machine_load"]["cores"] >= 1

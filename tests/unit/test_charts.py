@@ -81,6 +81,7 @@ def test_name_that_the_font_lacks_is_drawn_without_a_warning():
         assert picture.png()
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("count", [2, 8, 20])
 def test_texts_of_a_picture_neither_overlap_nor_leave_it(count):
     drawn = pictures(comparison_of(count))

@@ -82,7 +82,7 @@ def request_of(folder, text, *overrides):
     (folder / "experiment").mkdir(exist_ok=True)
     (folder / "experiment" / "own.yaml").write_text("# @package _global_\n" + text)
     line = read_command_line(["-cd", str(folder), "experiment=own", *overrides])
-    (combination,) = compose_combinations(line).each
+    (combination,) = compose_combinations(line)
     return build_request(combination)
 
 
@@ -119,6 +119,7 @@ def test_own_model_gets_what_a_file_or_an_override_sets(tmp_path, text, override
     assert compose_job("-cd", str(tmp_path), "experiment=own", *overrides).model.kwargs == kwargs
 
 
+@pytest.mark.heavy
 def test_sweep_of_an_own_model_reads_once_what_files_set_beside_it(tmp_path, monkeypatch):
     composed, listed = [], []
     compose, list_defaults = hydra.compose, ConfigLoaderImpl.compute_defaults_list
@@ -142,13 +143,14 @@ def test_sweep_of_an_own_model_reads_once_what_files_set_beside_it(tmp_path, mon
         file.write_text(f"# @package _global_\n{text}")
         composed.clear()
         listed.clear()
-        jobs = compose_combinations(line).each
+        jobs = compose_combinations(line)
         assert [each.values["batch_size"] for each in jobs] == [1, 2, 3]
         node = {"_target_": HIDDEN.partition("=")[2], **kept}
         assert all(each.values["model"] == node for each in jobs)
         assert (sum(composed), len(listed)) == (1, 1)
 
 
+@pytest.mark.heavy
 def test_plus_plus_adds_an_argument_to_own_code_that_a_file_names(tmp_path):
     """Other datasets have such settings as well, but this one has them only by ++."""
     (tmp_path / "experiment").mkdir()
@@ -156,7 +158,7 @@ def test_plus_plus_adds_an_argument_to_own_code_that_a_file_names(tmp_path):
     (tmp_path / "experiment" / "own.yaml").write_text(text)
     own = ["-cd", str(tmp_path), "experiment=own"]
     line = read_command_line([*own, "-m", "++dataset.root=a,b", "++dataset.count=3"])
-    nodes = [each.values["dataset"] for each in compose_combinations(line).each]
+    nodes = [each.values["dataset"] for each in compose_combinations(line)]
     assert [(node["root"], node["count"]) for node in nodes] == [("a", 3), ("b", 3)]
 
 
@@ -187,6 +189,7 @@ def test_argument_that_an_own_model_lacks_is_refused_if_it_is_typed(tmp_path):
         request_of(tmp_path, CHOSEN, WIDTH, "model.hidden=512")
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("overrides", [(HIDDEN,), (HIDDEN, "model.hidden=512")])
 def test_written_experiment_has_the_model_that_was_measured(tmp_path, overrides):
     text = experiment_yaml(overrides, "?")
@@ -194,6 +197,7 @@ def test_written_experiment_has_the_model_that_was_measured(tmp_path, overrides)
     assert request_of(tmp_path, text).job.model == compose_job(*overrides).model
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(
     ("text", "overrides", "kwargs"),
     [
@@ -259,6 +263,7 @@ def test_shown_configuration_is_that_of_the_job(tmp_path, words, shown):
         assert composed[words[0].partition("=")[0]] == shown
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("info", ["config", "all"])
 def test_info_shows_the_configuration_that_cfg_shows(tmp_path, info):
     (tmp_path / "mine.py").write_text(ROWS)
@@ -286,6 +291,7 @@ def test_shown_part_of_a_configuration_is_resolved(tmp_path):
     assert yaml.safe_load(hydra)["hydra"]["runtime"]["choices"]["placement"] == "direct"
 
 
+@pytest.mark.heavy
 def test_arguments_of_own_code_reach_the_jobs_of_a_hydra_launcher(tmp_path):
     require_library("hydra_plugins.hydra_joblib_launcher")
     (tmp_path / "mine.py").write_text(ROWS)
@@ -305,6 +311,7 @@ def test_configuration_that_hydra_has_composed_is_fitted_alike():
     assert copy_removals(composed, fitted) == fitted
 
 
+@pytest.mark.heavy
 def test_reading_without_a_store_is_told(tmp_path):
     (tmp_path / "mine.py").write_text(ROWS)
     line = ["-m", "loader=raw,fastloop", "dataset=mine.Rows", "collate=pad", "benchmark=traversal"]

@@ -19,8 +19,10 @@ parse = OverridesParser.create().parse_override
 
 def compose_by_hydra(overrides):
     line = read_command_line(overrides)
-    with compose_api(line):
-        return OmegaConf.to_container(hydra_compose("config", list(line.overrides)), resolve=True)
+    with compose_api(line) as name:
+        cfg = hydra_compose(name, line.overrides)
+    own = OmegaConf.masked_copy(cfg, [group for group in cfg if group != "hydra"])
+    return OmegaConf.to_container(own, resolve=True)
 
 
 @pytest.mark.parametrize(
@@ -69,6 +71,7 @@ def test_choices_from_all_groups_make_what_hydra_composes_and_builds(number):
     }
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(
     "overrides",
     [

@@ -96,6 +96,7 @@ def test_loader_that_delivers_other_samples_in_later_trials_is_invalid_in_their_
     assert "the samples or their labels are not the dataset's" in failure.message
 
 
+@pytest.mark.heavy
 def test_jobs_of_a_round_share_the_limit_of_their_kind_of_work(tmp_path):
     settings = ("benchmark=traversal", "trials=2", "min_window_s=0", "epochs=1", "report=false")
     run_fastloop("-m", "loader=np_memmap,hdf5", "tracker=none", *settings, cwd=tmp_path)

@@ -68,7 +68,7 @@ def test_plan_is_told_before_torch_is_imported():
         "import sys; import fastloop.config.compose as compose;"
         "from fastloop.sweep.forecast import describe_plan;"
         "line = compose.read_command_line(['loader=raw,preload', '-m']);"
-        "jobs = [each.values for each in compose.compose_combinations(line).each];"
+        "jobs = [each.values for each in compose.compose_combinations(line)];"
         "print(describe_plan(jobs));"
         "print([each for each in ('torch', 'mlflow', 'pydantic', 'numpy') if each in sys.modules])"
     )

@@ -93,6 +93,7 @@ def test_server_that_does_not_end_is_killed(tmp_path):
     assert not Path("/proc", process.stdout.strip()).exists()
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("server", ["has ended", "can have no address"])
 def test_workers_start_their_own_server_if_they_can_share_none(tmp_path, server):
     (tmp_path / "test_worker.py").write_text(

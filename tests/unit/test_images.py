@@ -256,6 +256,7 @@ def test_landmarks_follow_the_resized_image(tmp_path, height, width, x, y):
     assert landmark == pytest.approx([columns.mean(), rows.mean()], abs=1)
 
 
+@pytest.mark.heavy
 def test_csv_images_yield_a_dict_per_sample(outputs, tmp_path):
     job = table_of(write_faces(tmp_path))
     prepared = prepare(job.dataset, None)

@@ -168,6 +168,7 @@ FAR_SLOWER = 1000
 a tenth of a second."""
 
 
+@pytest.mark.heavy
 def test_decoder_that_takes_eight_times_as_long_reaches_an_eighth_of_the_limit(
     tmp_path, monkeypatch
 ):
@@ -277,9 +278,13 @@ def test_number_of_opencvs_threads_is_the_jobs(tmp_path, is_set_by_the_job):
     ("loader", "kind"),
     [
         (["loader=raw"], "decoded images"),
-        (["loader=raw", "decoder=turbojpeg", "collate=fast"], "decoded images"),
+        pytest.param(
+            ["loader=raw", "decoder=turbojpeg", "collate=fast"],
+            "decoded images",
+            marks=pytest.mark.heavy,
+        ),
         (["loader=fastloop", "loader.store=null"], "decoded images"),
-        (["loader=np_memmap"], "rows"),
+        pytest.param(["loader=np_memmap"], "rows", marks=pytest.mark.heavy),
         (["loader=fastloop"], "rows"),
     ],
 )

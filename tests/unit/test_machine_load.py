@@ -13,6 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from fastloop.core.load_text import load_text
 from fastloop.core.machine_counters import read_counters
 from fastloop.core.machine_load import (
     LEAST_SECONDS,
@@ -155,7 +156,7 @@ def test_waiting_for_memory_is_not_quiet(tmp_path):
     assert load.is_quiet is False
     summary = summarize_loads([load])
     assert summary
-    assert "Memory was short: processes waited for it up to 20 %" in summary.describe()
+    assert "Memory was short: processes waited for it up to 20 %" in load_text(summary)
 
 
 def test_only_the_cores_of_this_process_are_looked_at(tmp_path):
@@ -189,7 +190,7 @@ def test_a_system_that_does_not_tell_is_unknown(tmp_path, hidden):
     summary = summarize_loads([load])
     assert summary
     assert summary.is_quiet is None
-    assert summary.describe().startswith("It is unknown whether the machine was quiet")
+    assert load_text(summary).startswith("It is unknown whether the machine was quiet")
 
 
 def loads(*others: float, stolen: float = 0.0) -> list[Load | None]:
@@ -249,7 +250,7 @@ def loads(*others: float, stolen: float = 0.0) -> list[Load | None]:
 def test_the_first_sentence_says_whether_the_machine_was_quiet(given, is_quiet, sentence):
     summary = summarize_loads([*given, None])
     assert summary is not None
-    assert (summary.is_quiet, summary.describe()) == (is_quiet, sentence)
+    assert (summary.is_quiet, load_text(summary)) == (is_quiet, sentence)
 
 
 def test_older_results_say_nothing():

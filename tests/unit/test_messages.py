@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from hydra.errors import MissingConfigException
 
-from fastloop.config.compose import compose_job
+from fastloop.config.compose import compose_all, compose_job
 from fastloop.config.messages import LISTED, usage_message
 
 
@@ -13,7 +13,7 @@ def message_of(*overrides: str) -> str:
     """The line that a command with these overrides prints."""
     with pytest.raises(Exception) as error:  # noqa: PT011 - Hydra's, pydantic's or fastloop's
         compose_job(*overrides)
-    message = usage_message(error.value, ["batch_size", "trials"])
+    message = usage_message(error.value)
     assert message is not None
     assert "\n" not in message
     return message
@@ -66,12 +66,27 @@ def test_yaml_file_that_can_not_be_read_is_told(tmp_path, content):
 def test_system_error_names_the_outputs_folder_only_if_it_concerns_it(monkeypatch, tmp_path):
     monkeypatch.setenv("FASTLOOP_OUTPUTS", str(tmp_path / "out"))
     for path in (tmp_path, tmp_path / "out", tmp_path / "out" / "a" / "b"):
-        message = usage_message(PermissionError(13, "Permission denied", str(path)), [])
+        message = usage_message(PermissionError(13, "Permission denied", str(path)))
         assert message == f"the outputs folder (FASTLOOP_OUTPUTS): Permission denied: '{path}'"
     path = tmp_path / "conf" / "mine.yaml"
-    message = usage_message(PermissionError(13, "Permission denied", str(path)), [])
+    message = usage_message(PermissionError(13, "Permission denied", str(path)))
     assert message == f"Permission denied: '{path}'"
-    assert usage_message(OSError(24, "Too many open files"), []) == "Too many open files"
+    assert usage_message(OSError(24, "Too many open files")) == "Too many open files"
+
+
+@pytest.mark.parametrize("override", ["dataset=null", "~loader", "hydra.verbose=true"])
+@pytest.mark.parametrize("flags", [("--cfg", "job"), ("--info", "config")])
+def test_override_that_no_job_can_have_is_refused_alike_when_the_configuration_is_shown(
+    override, flags, monkeypatch, capsys
+):
+    messages = []
+    for words in ((), flags):
+        monkeypatch.setattr("sys.argv", ["fastloop run", *words, override])
+        with pytest.raises(SystemExit):
+            compose_all(lambda _: 1)
+        messages.append(capsys.readouterr().err)
+    assert messages[0] == messages[1]
+    assert messages[0].startswith(f"{override}: ")
 
 
 @pytest.mark.parametrize(
@@ -105,7 +120,7 @@ def test_long_names_are_told_not_to_exist(form, length):
 
 def test_hydra_launcher_of_an_absent_plugin_names_its_package():
     missing = MissingConfigException("", "hydra/launcher/submitit_local", ["basic"])
-    assert usage_message(missing, []) == (
+    assert usage_message(missing) == (
         "hydra/launcher=submitit_local: there is no such option; allowed: basic; "
         "install it by pip install hydra-submitit-launcher"
     )

@@ -64,6 +64,7 @@ def test_training_losses_do_not_depend_on_the_tree_of_a_batch(
     assert found == pytest.approx(losses_of_lists, rel=1e-5)
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("loader", ["raw", "np_memmap", "numpy_loop"])
 def test_training_losses_of_dicts_equal_those_of_tuples(outputs, loader):
     overrides = (f"loader={loader}", "placement=recursive", "batch_size=16")

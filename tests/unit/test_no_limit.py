@@ -78,6 +78,7 @@ def test_only_a_dataset_that_does_not_show_its_files_has_no_limit(
         assert (measured.limit_fraction is not None) == has_limit
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(
     ("dataset", "loader", "kind"),
     [

@@ -121,6 +121,7 @@ def test_every_benchmark_starts_with_a_cold_cache(prepared_job):
     ]
 
 
+@pytest.mark.heavy
 @disk_only
 def test_warm_window_starts_warm_after_an_eviction(prepared_job):
     job, prepared = prepared_job(*LARGE, "loader=preload", "cache=warm")
@@ -139,6 +140,7 @@ def test_loader_that_reads_everything_in_open_gets_a_cache_caveat(prepared_job, 
     assert cache_caveats(result_of(trial)) == ["cache=cold: 100 % of the data was still in memory"]
 
 
+@pytest.mark.heavy
 @disk_only
 def test_instrumentation_reads_the_disk_only_with_a_cold_cache(prepared_job):
     launcher = SingleLauncher(isolation="forkserver")

@@ -277,6 +277,7 @@ def test_concurrent_preparations_write_one_store(outputs, tmp_path):
     assert len([name for name in store_names(outputs) if name.endswith(".npy")]) == 1
 
 
+@pytest.mark.heavy
 def test_decoding_in_several_processes_keeps_rows_and_order(outputs):
     job = compose_job("loader=np_memmap", "order=sequential", "batch_size=3000")
     prepared = prepare(SlowDataset(), job.loader.store)

@@ -16,7 +16,7 @@ from options import disk_only
 
 from fastloop.core.launcher import RankTask
 from fastloop.core.machine_counters import cpu_seconds
-from fastloop.explain.attach import process_counters
+from fastloop.explain.attach import usage_probe
 from fastloop.options.launcher.single import SingleLauncher
 from fastloop.processes import positions, resources
 from fastloop.processes.resources import Sample, Usage, sample
@@ -76,6 +76,7 @@ def test_resources_report_the_cores_that_a_process_used():
     assert usage.cpu_cores == pytest.approx(cores, rel=0.5)
 
 
+@pytest.mark.heavy
 @LINUX
 def test_resources_count_context_switches_of_every_thread():
     _, usage = call_observed(sleep_often, 2000)
@@ -93,12 +94,13 @@ def test_names_of_threads_need_not_be_text():
             own.read_text(encoding="utf-8")
         pid = os.getpid()
         assert sum(sample(pid).switches.values()) > 0
-        assert process_counters._count_switches(threading.get_native_id()) > 0
+        assert usage_probe._count_switches(threading.get_native_id()) > 0
         assert not positions._writes_its_stack(pid)
     finally:
         own.write_bytes(before)
 
 
+@pytest.mark.heavy
 @disk_only
 def test_resources_count_disk_reads_of_an_ended_child(tmp_path):
     path = tmp_path / "data"

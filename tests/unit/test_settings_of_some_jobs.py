@@ -74,6 +74,7 @@ def test_two_plus_signs_add_an_argument_to_the_users_own_option(
     assert capsys.readouterr().err == "dataset.count concerns 1 of 2 jobs\n"
 
 
+@pytest.mark.heavy
 def test_jobs_that_differ_only_in_a_setting_that_they_lack_are_one(compose, capsys):
     requests = compose("-m order=random,blocks order.block_size=32,64")
     assert [each.overrides for each in requests] == [
@@ -85,6 +86,7 @@ def test_jobs_that_differ_only_in_a_setting_that_they_lack_are_one(compose, caps
     assert capsys.readouterr().err == "order.block_size concerns 2 of 3 jobs: order=blocks\n"
 
 
+@pytest.mark.heavy
 def test_jobs_that_were_typed_twice_are_one(compose, capsys):
     requests = compose("-m loader=raw,raw,fastloop batch_size=8,8,4 loader.num_threads=2,2")
     assert [each.overrides for each in requests] == [

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from known_results import result_of
 
 from fastloop.config.build_jobs import build_request
+from fastloop.config.combinations import compose_listed_jobs
 from fastloop.config.command_line import read_command_line
-from fastloop.config.compose_listed_jobs import compose_listed_jobs
 from fastloop.core.result import Result
 from fastloop.reporting.caveat_groups import group_caveats
 from fastloop.reporting.header import describe_setup

@@ -80,6 +80,7 @@ def test_other_threads_leave_the_handlers_alone():
     assert handlers == [signal.getsignal(signal.SIGTERM)]
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(
     ("number", "name", "arguments"),
     [

@@ -89,6 +89,7 @@ def load_hanging() -> int:
     return sum(1 for _ in loader)
 
 
+@pytest.mark.heavy
 def test_hanging_loader_is_told_with_its_worker_and_goes_on(monkeypatch, capfd):
     monkeypatch.setattr(stall_watch, "STALL_S", 0.6)
     task = RankTask(function=load_hanging, title="trial 2 of raw digits")
@@ -105,6 +106,7 @@ def test_hanging_loader_is_told_with_its_worker_and_goes_on(monkeypatch, capfd):
     assert "trial_timeout_s" in lines[0]
 
 
+@pytest.mark.heavy
 def test_time_limit_still_ends_what_hangs(monkeypatch, capfd):
     monkeypatch.setattr(stall_watch, "STALL_S", 0.3)
     work = RankWork(

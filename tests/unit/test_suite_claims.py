@@ -9,6 +9,7 @@ from suite_files import FAST, SLOW, claimed_file, example
 
 from fastloop.cli import suite
 from fastloop.config.catalogue import options_of, options_with_store
+from fastloop.suite.build_suite_file import OTHER_DATA
 from fastloop.suite.claims import CLAIMS, describe_judgement, judge, render_claims
 from fastloop.suite.round_files import LoadedRound
 from fastloop.suite.suite_file import save_suite, seal
@@ -55,6 +56,17 @@ def test_a_claim_of_unequal_numbers_of_windows_says_why_it_is_undecided():
     judged = judge(CLAIMS[0], claimed_file(CLAIMS[0], SLOW, FAST[:4]))
     assert (judged.outcome, judged.factor) == ("undecided", None)
     assert describe_judgement(judged).endswith("its two rows have different numbers of windows")
+
+
+def test_a_claim_with_a_row_that_was_measured_and_has_no_rank_says_so():
+    document = claimed_file(CLAIMS[0], SLOW, FAST)
+    slow, fast = document.cells
+    document = replace(document, cells=[slow, replace(fast, unranked_reason=OTHER_DATA)])
+    line = describe_judgement(judge(CLAIMS[0], document))
+    assert line == f"{CLAIMS[0].name}: measured, not ranked: {OTHER_DATA}"
+    page = render_claims([LoadedRound(round="2026-11", machine="box", document=document)])
+    assert "not measured" not in row_of(page, CLAIMS[0].name)
+    assert OTHER_DATA in row_of(page, CLAIMS[0].name)
 
 
 def test_both_rows_of_a_claim_about_image_files_decode_them():

@@ -225,6 +225,7 @@ def test_the_page_says_how_far_the_newest_two_complete_rounds_agree():
     assert "Between the rounds" not in page_of(rounds[0], part)[0]
 
 
+@pytest.mark.heavy
 def test_published_rounds_follow_from_their_windows():
     for pattern in (ROUNDS, CLAIMS_FILES):
         rounds = load_rounds(RESULTS, pattern)
@@ -271,6 +272,7 @@ def test_a_file_that_was_moved_or_copied_is_refused(tmp_path, source, copy, told
     assert str(error.value).isprintable()
 
 
+@pytest.mark.heavy
 def test_the_newest_complete_round_has_enough_loaders_and_cells():
     newest = [each for each in load_rounds(RESULTS) if each.document.complete][-1]
     filled = [cell for cell in newest.document.cells if cell.figures]

@@ -57,6 +57,7 @@ def test_training_loss_falls_clearly_on_real_images(prepared_job, fashion_root, 
     assert losses[-1] < 0.6 * losses[0]
 
 
+@pytest.mark.heavy
 def test_trials_have_separate_seeds_and_the_first_has_the_jobs(prepared_job):
     job, prepared = prepared_job("dataset=digits", *TRAINING, "epochs=1", "seed=5")
     trials = [run_trial(job, prepared, number, now_ns()) for number in (0, 1)]

@@ -347,12 +347,14 @@ def test_gate_reports_random_samples_unless_same_data_is_false(outputs):
         check_epochs(empty_job, prepared)
 
 
+@pytest.mark.heavy
 def test_worker_error_names_the_sample_and_its_message(outputs):
     job, prepared = prepare_user_job("dataset._target_=my_code.FailingInWorkers", "num_workers=2")
     with pytest.raises(BadData, match=r"^sample 17: ValueError: boom \(in a DataLoader worker\)$"):
         check_epochs(job, prepared)
 
 
+@pytest.mark.heavy
 def test_end_of_a_worker_is_told_with_its_status(outputs):
     job, prepared = prepare_user_job("dataset._target_=my_code.LeavingInWorkers", "num_workers=2")
     with pytest.raises(ChildProcessError, match=r"^a DataLoader worker ended .*, exit status 3$"):
@@ -451,6 +453,7 @@ def test_user_loader_workers_follow_the_start_method_and_end_with_it(outputs, me
     assert multiprocessing.get_start_method(allow_none=True) == before
 
 
+@pytest.mark.heavy
 def test_trial_key_changes_with_the_users_source(outputs, tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(tmp_path)
     job, prepared = prepare_user_job("loader._target_=my_code.plain")

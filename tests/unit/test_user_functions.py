@@ -200,6 +200,7 @@ def test_transform_of_samples_needs_single_samples(outputs, loader):
 AUGMENTED = "dataset._target_=my_code.AugmentedSamples"
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(
     "loader", [("num_workers=2",), FASTLOOP, ("loader._target_=my_code.with_sampler",)]
 )

@@ -173,6 +173,7 @@ def test_bench_all_prints_ratios_of_two_trials_as_unproven():
     assert max(map(len, str(bench).splitlines() + tie.splitlines())) <= 80
 
 
+@pytest.mark.heavy
 def test_equal_sets_of_20_jobs_rarely_have_a_change():
     """Without a correction, a third of such comparisons have a job that is slower."""
     alarms = 0

@@ -51,6 +51,7 @@ def outcome_of(factor: float, fail_above: float = 2.0, **changes) -> VersionOutc
     return replace(found, **changes)
 
 
+@pytest.mark.heavy
 def test_at_most_five_percent_of_equal_versions_are_told_apart():
     found = simulate(factor=1.0, pairs=4, correlation=0.0, campaigns=60)
     assert found["different"] <= 3

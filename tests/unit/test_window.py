@@ -12,11 +12,12 @@ from known_results import result_of
 from options import MYDATASET
 from tensordict import TensorDict
 
-from fastloop.core import spans, stats
+from fastloop.core import device_time, spans, stats
 from fastloop.core.cgroup import usable_cores
+from fastloop.core.device_time import StepMarks
 from fastloop.core.machine_counters import LEAST_SECONDS
 from fastloop.core.result import Attribution, measurements
-from fastloop.core.spans import Spans, StepMarks
+from fastloop.core.spans import Spans
 from fastloop.core.tracked_metrics import metrics
 from fastloop.trial import unread_batches, window
 from fastloop.trial.instrumented_pass import run_instrumentation
@@ -39,6 +40,7 @@ def clock(monkeypatch):
     manual = ManualClock()
     monkeypatch.setattr(window, "now_ns", manual)
     monkeypatch.setattr(spans, "now_ns", manual)
+    monkeypatch.setattr(device_time, "now_ns", manual)
     return manual
 
 

@@ -14,7 +14,6 @@ from fastloop.explain.attach.edit_call import LOADER
 from fastloop.explain.attach.findings import LoopFindings
 from fastloop.explain.attach.loop_what_ifs import LoopWhatIf
 from fastloop.explain.attach.run_length import MOST_OF_ROUND, loop_of_rank
-from fastloop.explain.attach.script_patch import ONE_PROCESS
 from fastloop.explain.change import Change
 
 MOST_CHANGES = MOST_OF_ROUND[0]
@@ -26,6 +25,9 @@ LARGE_GAIN = 0.5
 least this share of the time."""
 OF_PRESENT_WORKERS = ("prefetch_factor", "multiprocessing_context")
 """Other arguments than the number of workers that are changed if the model predicts a gain."""
+ONE_PROCESS: Mapping[str, Any] = {"rank": 0, "world_size": 1}
+"""The settings with which FastLoader reads the whole dataset in each process of a group, as
+DataLoader does."""
 FIRST, SECOND, THIRD = range(3)
 """Places in the list of changes."""
 LOADING = (Part.DECODE, Part.TRANSFORM, Part.COLLATE)
@@ -78,11 +80,10 @@ def choose_changes(found: LoopFindings, batches: int | None = None) -> list[Chan
 
     batches: number of the loop's batches in each run, and in each rank; None: as many as it had.
     """
-    kept = _keep_new_workers(found)
-    changes = _change_workers(found, kept)
+    changes = _change_workers(found)
     for each in _change_worker_arguments(found):
         changes.insert(_place_by_gain(found, each, changes), each)
-    if stays := _keep_present_workers(found, kept, batches):
+    if stays := _keep_present_workers(found, batches):
         changes.insert(FIRST, stays)
     if fastloader := find_fastloader(found):
         is_sure = found.facts.get("is_native") and find_prediction(found, fastloader) is not None
@@ -92,14 +93,14 @@ def choose_changes(found: LoopFindings, batches: int | None = None) -> list[Chan
     # fixed places, so that they are tried in any case.
     if pinned := _pin_memory(found):
         changes.insert(THIRD, pinned)
-    if divided := divide_cores(found, kept):
+    if divided := divide_cores(found):
         changes.insert(SECOND, divided)
     elif found.facts["torch_threads"] > 1:
         changes.insert(THIRD, Change(torch_threads=1))
     return changes[:MOST_CHANGES]
 
 
-def _keep_new_workers(found: LoopFindings) -> dict[str, bool]:
+def _settings_to_stay(found: LoopFindings) -> dict[str, bool]:
     """The setting by which workers stay for the next pass; empty if they can't stay.
 
     If the script makes a DataLoader for each pass, its workers end with it.
@@ -107,16 +108,15 @@ def _keep_new_workers(found: LoopFindings) -> dict[str, bool]:
     return {"persistent_workers": True} if found.passes > found.loaders else {}
 
 
-def _change_workers(found: LoopFindings, kept: Mapping[str, Any]) -> list[Change]:
+def _change_workers(found: LoopFindings) -> list[Change]:
     """Changes of the number of workers: the largest number first if samples wait.
 
     Otherwise the changes are ordered by predicted gain, and the smaller of two numbers with equal
     gains comes first. A number without a prediction counts as a gain of 0.
-
-    kept: settings that new workers get.
     """
+    stays = _settings_to_stay(found)
     changes = [
-        Change(settings={"num_workers": count, **(kept if count else {})})
+        Change(settings={"num_workers": count, **(stays if count else {})})
         for count in sorted(choose_worker_counts(found))
     ]
     if found.samples_wait:
@@ -134,17 +134,16 @@ def _change_worker_arguments(found: LoopFindings) -> list[Change]:
     ]
 
 
-def _keep_present_workers(
-    found: LoopFindings, kept: Mapping[str, Any], batches: int | None
-) -> Change | None:
+def _keep_present_workers(found: LoopFindings, batches: int | None) -> Change | None:
     """The change by which the present workers stay for the next pass; None if it would not help.
 
-    kept: the setting that does so, or empty. batches: as in `choose_changes`.
+    batches: as in `choose_changes`.
     """
+    stays = _settings_to_stay(found)
+    can_help = found.facts["num_workers"] and stays and not found.facts["persistent_workers"]
     # Runs that end in the first pass would not show that workers stay for the second one.
     has_passes = batches is None or batches > loop_of_rank(found).batches_per_pass
-    can_stay = found.facts["num_workers"] and kept and not found.facts["persistent_workers"]
-    return Change(settings=kept) if can_stay and has_passes else None
+    return Change(settings=stays) if can_help and has_passes else None
 
 
 def _pin_memory(found: LoopFindings) -> Change | None:
@@ -176,7 +175,7 @@ def _place_by_gain(found: LoopFindings, change: Change, others: Sequence[Change]
     return ahead[-1] + 1 if ahead else FIRST
 
 
-def divide_cores(found: LoopFindings, kept: Mapping[str, Any]) -> Change | None:
+def divide_cores(found: LoopFindings) -> Change | None:
     """A change that divides the cores between workers and torch's threads.
 
     Torch gets the cores that the workers leave, at least one: with 3 workers on 8 cores it gets 5
@@ -185,8 +184,6 @@ def divide_cores(found: LoopFindings, kept: Mapping[str, Any]) -> Change | None:
     None if the step leaves a core to a worker anyway, if samples wait and need no core, or if torch
     gets no fewer threads; also if there is one core, if the loop can have no workers, or if no time
     was measured.
-
-    kept: settings that new workers get.
     """
     cores = usable_cores()
     facts = found.facts
@@ -198,7 +195,8 @@ def divide_cores(found: LoopFindings, kept: Mapping[str, Any]) -> Change | None:
     # A step in threads of another library than torch does not get fewer by torch's number.
     if not workers or threads >= facts["torch_threads"]:
         return None
-    added = {} if facts["num_workers"] else {"num_workers": workers, **kept}
+    is_new = not facts["num_workers"]
+    added = {"num_workers": workers, **_settings_to_stay(found)} if is_new else {}
     return Change(settings=added, torch_threads=threads)
 
 
@@ -230,7 +228,7 @@ def find_prediction(found: LoopFindings, change: Change) -> float | None:
 def find_what_if(found: LoopFindings, change: Change) -> LoopWhatIf | None:
     """The prediction for the change, or for its first setting alone; None if there is none."""
     if change.is_fastloader:
-        return next((each for each in found.what_ifs if each.is_fastloader), None)
+        return next((each for each in found.what_ifs if each.change.is_fastloader), None)
     # The model predicts nothing for torch's threads.
     if change.torch_threads is not None:
         return None

@@ -22,6 +22,7 @@ from fastloop.core.spans import now_ns
 from fastloop.core.types import Unsupported
 from fastloop.explain.attach.backward_probe import LossRecorder
 from fastloop.explain.attach.by_identity import ByIdentity
+from fastloop.explain.attach.change_notes import collect_notes
 from fastloop.explain.attach.cut_plan import RESULT, CutResult, CutRun
 from fastloop.explain.attach.early_stop import end_script
 from fastloop.explain.attach.edit_call import settings_beside
@@ -32,7 +33,6 @@ from fastloop.explain.attach.loader_places import (
     place_of_pass,
 )
 from fastloop.explain.attach.patch_dataloader import follow_reset
-from fastloop.explain.attach.script_patch import collect_notes
 
 if TYPE_CHECKING:
     from torch.utils.data import DataLoader  # noqa: TID251 - for annotations

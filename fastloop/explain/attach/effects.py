@@ -1,8 +1,9 @@
 """Find the effects of a script beyond its own process, which a second run would have again.
 
-Python's audit hooks (PEP 578) report the files that the script writes and removes, its connections,
-and the programs that it starts. The script's processes write these reports as lines to a folder of
-records, which the command reads after the run.
+An effect is a file that the script writes or removes, a connection that it opens, or a program that
+it starts. Python's audit hooks (PEP 578) report effects inside the script's processes. These
+processes write a line for each effect to a folder of records, which the command reads after the
+run.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import threading
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -33,11 +35,17 @@ SYSTEM_FOLDERS = ("/dev/", "/proc/", "/sys/")
 """Folders of the system; writing to them does not count as an effect of a script."""
 REMOVAL_EVENTS = {"os.remove", "os.rmdir", "shutil.rmtree"}
 """Audit events after which a file or folder is gone."""
-_home: list[str] = []
-"""A list with the working folder of the command; empty until effects are recorded."""
-_untold: list[str] = [*SYSTEM_FOLDERS]
-"""Beginnings of paths that don't count as effects: the system's folders and, once effects are
-recorded, the folder of temporary files."""
+
+
+@dataclass(frozen=True)
+class EffectPaths:
+    """The folders by which a line names a file, or by which the file is left out."""
+
+    home: str
+    """The working folder of the command, to which the names of its files are relative. The script
+    may have changed its own working folder."""
+    left_out: tuple[str, ...]
+    """Beginnings of paths outside of `home` that don't count as effects."""
 
 
 def ask_for_effects(folder: Path) -> None:
@@ -62,10 +70,11 @@ def record_effects(folder: Path) -> None:
     busy = threading.local()
     seen = set()
     file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-    _home[:] = [find_home(folder)]
-    # gettempdir() opens files while it holds a lock, and these files call the hook. A hook that
-    # called gettempdir() itself would then wait for the lock for ever.
-    _untold[:] = [*SYSTEM_FOLDERS, f"{tempfile.gettempdir()}{os.sep}"]
+    # Temporary files have other names in each run. Their folder is found here, because gettempdir()
+    # holds a lock while it opens files, which call the hook. A hook that called gettempdir() itself
+    # would wait for the lock for ever.
+    temporary = f"{tempfile.gettempdir()}{os.sep}"
+    paths = EffectPaths(find_home(folder), (*SYSTEM_FOLDERS, temporary))
 
     def hook(event: str, arguments: tuple[Any, ...]) -> None:
         # The interpreter calls the hook for every event, in the middle of any function. So the hook
@@ -75,7 +84,7 @@ def record_effects(folder: Path) -> None:
             return
         busy.is_busy = True
         try:
-            line = describe(*arguments)
+            line = describe(paths, *arguments)
             if line and str(folder) not in line and line not in seen:
                 seen.add(line)
                 os.write(file, f"{line}\n".encode(errors="replace"))
@@ -86,6 +95,59 @@ def record_effects(folder: Path) -> None:
             busy.is_busy = False
 
     sys.addaudithook(hook)
+
+
+def _describe_open(paths: EffectPaths, path: Any, _: Any, flags: int) -> str:
+    # A number is a descriptor: its file was opened before.
+    if not flags & WRITE_FLAGS or isinstance(path, int):
+        return ""
+    return _describe_file(paths, "writes", path)
+
+
+def _describe_removal(paths: EffectPaths, path: Any, *_: Any) -> str:
+    return "" if isinstance(path, int) else _describe_file(paths, "removes", path)
+
+
+def _describe_rename(paths: EffectPaths, source: Any, target: Any, *_: Any) -> str:
+    lines = _describe_removal(paths, source), _describe_file(paths, "writes", target)
+    return "\n".join(filter(None, lines))
+
+
+def _describe_file(paths: EffectPaths, verb: str, path: Any) -> str:
+    """The line on a file; empty if the file is left out."""
+    text = os.path.abspath(os.fsdecode(path))
+    # Files in the working folder count even if that folder is temporary.
+    if text.startswith(f"{paths.home}{os.sep}"):
+        text = os.path.relpath(text, paths.home)
+    elif text.startswith(paths.left_out):
+        return ""
+    return "" if "__pycache__" in text else f"{verb} {text}"
+
+
+def _describe_connection(_paths: EffectPaths, _socket: Any, address: Any) -> str:
+    # The address of a Unix socket is a path, not a tuple. It leads to a process of this machine.
+    if not isinstance(address, tuple):
+        return ""
+    return f"connects to {address[0]}:{address[1]}"
+
+
+def _describe_program(_paths: EffectPaths, program: Any, *_: Any) -> str:
+    text = os.fsdecode(program)
+    is_python = os.path.realpath(text) == os.path.realpath(sys.executable)
+    # Python starts ldconfig to find libraries, and a further Python for its own processes.
+    return "" if is_python or os.path.basename(text) == "ldconfig" else f"starts {text}"
+
+
+DESCRIBED: dict[str, Callable[..., str]] = {
+    "open": _describe_open,
+    **dict.fromkeys(REMOVAL_EVENTS, _describe_removal),
+    "os.rename": _describe_rename,
+    "socket.connect": _describe_connection,
+    "subprocess.Popen": _describe_program,
+    "os.system": _describe_program,
+}
+"""Audit event -> the function that describes its effect in a line. The function gets the paths and
+the event's arguments. The line is empty if the event does not count as an effect."""
 
 
 def note_saves(torch: ModuleType) -> None:
@@ -169,62 +231,3 @@ def _count_files(lines: Sequence[str]) -> list[str]:
         count = f"{verb} {len(group)} files or more in {folder or 'its working folder'}"
         shown += group if len(group) <= MOST_LINES else [count]
     return shown
-
-
-def _describe_open(path: Any, _: Any, flags: int) -> str:
-    # A number is a descriptor: its file was opened before.
-    if not flags & WRITE_FLAGS or isinstance(path, int):
-        return ""
-    return _describe_file("writes", path)
-
-
-def _describe_removal(path: Any, *_: Any) -> str:
-    if isinstance(path, int):
-        return ""
-    return _describe_file("removes", path)
-
-
-def _describe_rename(source: Any, target: Any, *_: Any) -> str:
-    lines = _describe_removal(source), _describe_file("writes", target)
-    return "\n".join(filter(None, lines))
-
-
-def _describe_file(verb: str, path: Any) -> str:
-    """The line on a file, relative to the command's working folder; empty if the file is left
-    out."""
-    text = os.path.abspath(os.fsdecode(path))
-    # The script may have changed its own working folder, which the readers of the lines don't know.
-    home = _home[0] if _home else os.getcwd()
-    # Temporary files have other names in each run, so they are left out. Files in the working
-    # folder count even if that folder is temporary.
-    if text.startswith(f"{home}{os.sep}"):
-        text = os.path.relpath(text, home)
-    elif text.startswith(tuple(_untold)):
-        return ""
-    return "" if "__pycache__" in text else f"{verb} {text}"
-
-
-def _describe_connection(_: Any, address: Any) -> str:
-    # The address of a Unix socket is a path, not a tuple. It leads to a process of this machine.
-    if not isinstance(address, tuple):
-        return ""
-    return f"connects to {address[0]}:{address[1]}"
-
-
-def _describe_program(program: Any, *_: Any) -> str:
-    text = os.fsdecode(program)
-    is_python = os.path.realpath(text) == os.path.realpath(sys.executable)
-    # Python starts ldconfig to find libraries, and a further Python for its own processes.
-    return "" if is_python or os.path.basename(text) == "ldconfig" else f"starts {text}"
-
-
-DESCRIBED: dict[str, Callable[..., str]] = {
-    "open": _describe_open,
-    **dict.fromkeys(REMOVAL_EVENTS, _describe_removal),
-    "os.rename": _describe_rename,
-    "socket.connect": _describe_connection,
-    "subprocess.Popen": _describe_program,
-    "os.system": _describe_program,
-}
-"""Audit event -> the function that describes its effect in a line. The function gets the event's
-arguments. The line is empty if the event does not count as an effect."""

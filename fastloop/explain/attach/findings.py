@@ -11,7 +11,7 @@ from fastloop.core.explanation import Cause, Verdict
 from fastloop.core.machine_load import LoadSummary
 from fastloop.core.parts import Part
 from fastloop.core.stats import Estimate
-from fastloop.explain.attach.loop_causes import find_loop_causes
+from fastloop.explain.attach.loop_causes import LoopEvidence, find_loop_causes
 from fastloop.explain.attach.loop_model import cores_of_loading, cores_of_steps
 from fastloop.explain.attach.loop_verdict import judge_loop
 from fastloop.explain.attach.loop_what_ifs import LoopWhatIf, predict_changes
@@ -99,7 +99,9 @@ class Saving:
 def describe_loop(loop: Loop) -> LoopFindings:
     """The findings about a loop."""
     shares = share_of_parts(loop)
-    ratio, changes = predict_changes(loop, shares)
+    predictions = predict_changes(loop, shares)
+    do_workers_pay = predictions.do_workers_pay(loop.facts["num_workers"])
+    evidence = LoopEvidence(loop=loop, shares=shares, do_workers_pay=do_workers_pay)
     return LoopFindings(
         name=loop.name,
         facts=loop.facts,
@@ -120,25 +122,13 @@ def describe_loop(loop: Loop) -> LoopFindings:
         ),
         verdict=judge_loop(loop, shares),
         shares=shares,
-        model_ratio=ratio,
-        what_ifs=changes,
-        causes=find_loop_causes(loop, shares, do_workers_pay=do_workers_pay(loop, ratio, changes)),
+        model_ratio=predictions.model_ratio,
+        what_ifs=predictions.what_ifs,
+        causes=find_loop_causes(evidence),
         step_lines=loop.step_lines,
         coverage=loop.coverage,
         ranks=compare_ranks(loop),
     )
-
-
-def do_workers_pay(loop: Loop, ratio: float | None, changes: tuple[LoopWhatIf, ...]) -> bool:
-    """False if the model predicts that fewer workers save most, or that none save time in a loop
-    without workers."""
-    workers = loop.facts["num_workers"]
-    if ratio is None or not is_close(ratio, MOST_MISSED_OF_SCRIPT):
-        return True
-    # The changes are sorted by their gain.
-    settings = [each.change.settings for each in changes]
-    numbers = [each["num_workers"] for each in settings if "num_workers" in each]
-    return numbers[0] > workers if numbers else workers > 0
 
 
 def waiting_s(loop: LoopFindings) -> float:
@@ -158,7 +148,7 @@ def to_json(findings: ScriptFindings) -> str:
                 "is_bound": each.is_bound,
                 "is_least": each.is_least,
                 "basis": each.basis,
-                "is_native": each.is_fastloader and bool(loop.facts.get("is_native")),
+                "is_native": each.change.is_fastloader and bool(loop.facts.get("is_native")),
             }
             for each in loop.what_ifs
         ]
@@ -192,11 +182,14 @@ def find_most_to_gain(loops: Sequence[LoopFindings]) -> LoopFindings | None:
 
     If two loops may save equally much, for example nothing, it is the one that waits longer.
     """
-    return max(loops, key=lambda loop: (_savable_s(loop), waiting_s(loop)), default=None)
+    return max(loops, key=lambda loop: (savable_s(loop), waiting_s(loop)), default=None)
 
 
-def _savable_s(loop: LoopFindings) -> float:
-    """Seconds that another setting of the loop's DataLoader may save in each rank."""
+def savable_s(loop: LoopFindings) -> float:
+    """Seconds that another setting of the loop's DataLoader may save in each rank.
+
+    This is the greatest predicted saving, or the whole wait if the savings are not predicted.
+    """
     ranks = num_ranks(loop)
     # A store is no setting of the DataLoader, and its gain is only an upper bound.
     changes = [each for each in loop.what_ifs if not each.is_bound]

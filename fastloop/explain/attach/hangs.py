@@ -46,20 +46,18 @@ OF_FORK = (
 )
 
 
-def read_cpu_s(pids: Sequence[int]) -> dict[int, float]:
-    """CPU seconds of the processes so far, by process id, of those that can be read."""
+def read_cpu_s(loop: LiveLoop) -> dict[int, float]:
+    """CPU seconds so far of the loop's process, and of each process that it has started.
+
+    The keys are process ids. Processes that can't be read, such as ended ones, are left out.
+    """
+    started = [process.pid for _, process in workers_of(loop.process_id)]
     spent = {}
-    for pid in pids:
+    for pid in (loop.process_id, *started):
         with suppress(psutil.Error):
             times = psutil.Process(pid).cpu_times()
             spent[pid] = times.user + times.system
     return spent
-
-
-def processes_of(loop: LiveLoop) -> list[int]:
-    """Process ids of the loop's process and of those that it has started."""
-    started = [process.pid for _, process in workers_of(loop.process_id)]
-    return [loop.process_id, *started]
 
 
 def describe_hang(

@@ -152,10 +152,12 @@ class LiveWatch:
             return
         # hangs.py shares code with trials, and so imports torch. The import is therefore left to a
         # loop that may hang.
-        from fastloop.explain.attach.hangs import processes_of, read_cpu_s
+        from fastloop.explain.attach.hangs import read_cpu_s
 
+        # Processes that can't be read have ended, as those of a script's child that has left its
+        # loop: then `cpu_s` stays empty, and nothing is reported.
         if not still.cpu_s:
-            still.cpu_s = read_cpu_s(processes_of(loop))
+            still.cpu_s = read_cpu_s(loop)
             still.read_at_s = still.still_s
         elif still.still_s >= self.hang_s:
             still.is_told = True
@@ -163,7 +165,7 @@ class LiveWatch:
 
     def _report_hang(self, loop: LiveLoop, still: _LoopStill) -> None:
         """Report that the loop hangs, unless its step was reported before."""
-        from fastloop.explain.attach.hangs import describe_hang, processes_of, read_cpu_s
+        from fastloop.explain.attach.hangs import describe_hang, read_cpu_s
 
         # Every step of a loop may be long, so steps at one place are reported only once.
         if not loop.is_waiting:
@@ -173,7 +175,7 @@ class LiveWatch:
         # Process id -> the cores that the process has kept busy since `still.cpu_s` was read.
         cores = {
             pid: (cpu_s - still.cpu_s[pid]) / (still.still_s - still.read_at_s)
-            for pid, cpu_s in read_cpu_s(processes_of(loop)).items()
+            for pid, cpu_s in read_cpu_s(loop).items()
             if pid in still.cpu_s
         }
         text = describe_hang(loop, still.still_s, cores, self.folder, self._pause)

@@ -38,7 +38,7 @@ def place_in_script() -> str:
 def place_of_pass() -> str:
     """The place that begins a pass over a DataLoader, as `<file>:<line>`.
 
-    If this thread runs no code of the script, it is the nearest place in an installed library;
+    If this thread runs no code of the script, it is the innermost place in an installed library;
     empty if there is none.
     """
     frame = frame_in_script() or next(_library_frames(), None)
@@ -46,10 +46,10 @@ def place_of_pass() -> str:
 
 
 def frame_in_script() -> FrameType | None:
-    """The frame that uses a DataLoader: the caller's nearest one outside of libraries, or None."""
+    """The frame that uses a DataLoader: the innermost one outside of libraries, or None."""
     # All loops over a class derived from DataLoader share the methods of the class. So the frame of
     # such a method does not show which loop it is.
-    for frame in _frames(sys._getframe(1)):
+    for frame in _frames():
         path, name = frame.f_code.co_filename, frame.f_code.co_name
         if not is_library(path) and not is_probe(path) and name not in LOADER_METHODS:
             return frame
@@ -57,8 +57,8 @@ def frame_in_script() -> FrameType | None:
 
 
 def _library_frames() -> Iterator[FrameType]:
-    """Yield the caller's frames in installed libraries other than torch, the nearest first."""
-    for frame in _frames(sys._getframe(1)):
+    """Yield the frames in installed libraries other than torch, the innermost first."""
+    for frame in _frames():
         path = frame.f_code.co_filename
         # The frames of torch, such as those of DataLoader itself, do not show which loop it is.
         if package_of(path) not in ("", TORCH) and not is_probe(path):
@@ -75,7 +75,7 @@ def place_of_call(loader: DataLoader[Any] | None) -> str:
 
     loader: the DataLoader; None if it is not made yet. Returns an empty text if no call is found.
     """
-    for frame in _frames(sys._getframe(1)):
+    for frame in _frames():
         path = frame.f_code.co_filename
         # Frames with the loader as their first argument are skipped. Such a frame is the __init__
         # of a class derived from DataLoader, or of a library's wrapper of it, as in Lightning.
@@ -95,7 +95,7 @@ def find_original(
     arguments, to set a sampler that divides the samples among the ranks. is_known: returns True for
     a DataLoader that may be the original.
     """
-    for frame in _frames(sys._getframe(1)):
+    for frame in _frames():
         path = frame.f_code.co_filename
         # If the script derives a class from DataLoader, the frame of its __init__ is skipped.
         if is_probe(path) or _is_of(frame, loader):
@@ -134,8 +134,12 @@ def _is_of(frame: FrameType, loader: DataLoader[Any] | None) -> bool:
     return bool(names) and loader is not None and frame.f_locals.get(names[0]) is loader
 
 
-def _frames(frame: FrameType | None) -> Iterator[FrameType]:
-    """Yield the frame and its callers, without those of Python's standard library."""
+def _frames() -> Iterator[FrameType]:
+    """Yield the frames of this thread, innermost first, without those of Python's standard library.
+
+    The first frames are those of this module. Callers skip them, as this module is a probe.
+    """
+    frame = sys._getframe()
     while frame:
         path = frame.f_code.co_filename
         # A frame of the standard library only passes a call on. `typing` does so for

@@ -2,17 +2,25 @@
 
 A phase is a piece of work, such as making a batch or a step. It has a duration and a number of
 cores that it keeps busy. explain/model.py simulates how the phases of workers and loop overlap.
+
+A pass is one iteration over the DataLoader. The seconds of a loop are the sum of three terms:
+
+- the steady time: the waits for batches, and the steps. It is simulated for each setting, and
+  scaled so that the model's time of the present settings equals the measured time.
+- the starts: the starts and ends of passes, in which workers start and make their first batches.
+- once_s: the first batch of each process, if it is not simulated.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 
 from fastloop.core.cgroup import usable_cores
 from fastloop.core.loading_settings import TORCH_PREFETCH
-from fastloop.explain.attach.attribution import HAND_OFF
+from fastloop.explain.attach.attribution import HAND_OFF, START_UP
 from fastloop.explain.attach.loops import Loop
 from fastloop.explain.attach.worker_starts import seconds_of_workers
 from fastloop.explain.change import FORK
@@ -38,16 +46,17 @@ LEAST_HAND_OFF_S = 2e-4
 
 @dataclass(frozen=True, kw_only=True)
 class LoopModel:
-    """The simulated batches of a measured loop, and the loop's present settings."""
+    """A measured loop, and the phases of its batches, from which its time is predicted."""
 
+    loop: Loop
     loads: list[list[Phase]]
-    """For each batch, the phases of making it."""
+    """For each simulated batch, the phases of making it."""
     steps: list[list[Phase]]
-    """For each batch, the phases of the step on it."""
+    """For each simulated batch, the phases of the step on it."""
     workers: int
-    """Number of workers of the measured loop; 0: the loop makes its batches itself."""
+    """Present number of workers; 0: the loop makes its batches itself."""
     prefetch: int
-    """Number of batches that each worker makes ahead of the measured loop."""
+    """Number of batches that each worker makes ahead of the loop at present."""
     cores: float
     """Number of cores for one process of the loop, if all processes share the cores evenly."""
     other_cores: float
@@ -64,7 +73,7 @@ class LoopModel:
         kept: float = 1.0,
         crowded_power: float = CROWDED_POWER,
     ) -> float:
-        """Simulated seconds of these batches with other settings.
+        """Simulated seconds of the batches with other settings, not scaled.
 
         prefetch: number of batches that each worker makes ahead. kept: share of the time of making
         a batch that remains after the change. crowded_power: see Machinery.
@@ -82,6 +91,81 @@ class LoopModel:
         )
         return epoch_seconds(loads, steps, machinery)
 
+    @cached_property
+    def _present_s(self) -> float:
+        """Simulated seconds of the batches with the present settings."""
+        return self.seconds(self.workers, self.prefetch)
+
+    @cached_property
+    def _steady_s(self) -> float:
+        """Measured steady time."""
+        waits_ns = self.loop.waits_ns[:, :START_UP]
+        return (waits_ns.sum() + self.loop.steps_ns.sum()) / 1e9 - self.once_s
+
+    @property
+    def ratio(self) -> float:
+        """Steady time of the model with the present settings, divided by the measured time."""
+        return self._present_s * (self.loop.batches / len(self.steps)) / self._steady_s
+
+    @cached_property
+    def starts_s(self) -> float:
+        """Measured seconds of the starts."""
+        return float(self.loop.waits_ns[:, START_UP].sum() + self.loop.starts_ns.sum()) / 1e9
+
+    def gain(
+        self,
+        workers: int,
+        prefetch: int,
+        starts_s: float,
+        kept: float = 1.0,
+        crowded_power: float = CROWDED_POWER,
+    ) -> float:
+        """Share of the loop's time that a change saves; negative if the change costs time.
+
+        starts_s: seconds of the starts after the change. The other arguments are those of
+        `seconds`.
+        """
+        return self.gain_of(self.seconds(workers, prefetch, kept, crowded_power), starts_s)
+
+    def gain_of(self, simulated_s: float, starts_s: float) -> float:
+        """Share of the loop's time that is saved if the starts take `starts_s` seconds, and the
+        simulation of the batches gives `simulated_s` seconds."""
+        scale = self._steady_s / self._present_s
+        return 1 - (self.once_s + scale * simulated_s + starts_s) / self.loop.seconds
+
+    def starts_with(self, workers: int, times: float) -> float:
+        """Seconds of the starts with this number of workers.
+
+        times: number of times that the workers start; used only if the loop has no workers yet.
+        """
+        if not workers:
+            return 0.0 if self.workers else self.starts_s
+        # The time of the first batches stays, and the rest grows with the number of workers.
+        if self.workers:
+            of_workers_s = max(0.0, self.starts_s - self._first_s)
+            return min(self.starts_s, self._first_s) + of_workers_s * workers / self.workers
+        start_s = seconds_of_workers(workers, self.loop.facts["start_method"])
+        return self.starts_s + self._first_s + times * start_s
+
+    def starts_of_forks(self, times: float) -> float:
+        """Seconds of the starts if the present workers were forked.
+
+        times: number of times that the workers start.
+        """
+        start_s = seconds_of_workers(self.workers, FORK)
+        return min(self.starts_s, self._first_s) + times * start_s
+
+    @cached_property
+    def _first_s(self) -> float:
+        """Seconds to make the first batches of all passes, each at the mean time of a batch.
+
+        With any number of workers, this time is a part of the starts, because the loop has nothing
+        to do meanwhile.
+        """
+        made = self.loop.made
+        made_s = sum(each.stop_ns - each.start_ns for each in made) / 1e9
+        return made_s * len(self.loop.passes) / max(1, len(made))
+
 
 def model_loop(loop: Loop) -> LoopModel | None:
     """The model of a loop; None if it was not recorded how any batch was made."""
@@ -89,8 +173,7 @@ def model_loop(loop: Loop) -> LoopModel | None:
         return None
     first = _find_first_batches(loop) if loop.batches > MOST_OF_LOOP else []
     places = _spread(np.delete(np.arange(loop.batches), first))
-    # The last column of the waits is start-up, which the model does not contain.
-    once_ns = loop.waits_ns[first, :-1].sum() + loop.steps_ns[first].sum()
+    once_ns = loop.waits_ns[first, :START_UP].sum() + loop.steps_ns[first].sum()
     load_s = [(each.stop_ns - each.start_ns) / 1e9 for each in loop.made]
     step_s = loop.steps_ns / 1e9
     load_cores, step_cores = cores_of_loading(loop), cores_of_steps(loop)
@@ -99,12 +182,12 @@ def model_loop(loop: Loop) -> LoopModel | None:
     # The cores of other programs are a mean over the whole run. While a step, or the making of a
     # batch, was timed, other programs had at most the cores that this work left.
     left = max(0.0, cores - max(load_cores, step_cores))
-    prefetch = loop.facts.get("prefetch_factor") or TORCH_PREFETCH
     return LoopModel(
+        loop=loop,
         loads=[[Phase(seconds=load_s[place % len(load_s)], cores=load_cores)] for place in places],
         steps=[[Phase(seconds=float(step_s[place]), cores=step_cores)] for place in places],
         workers=loop.facts["num_workers"],
-        prefetch=prefetch,
+        prefetch=loop.facts.get("prefetch_factor") or TORCH_PREFETCH,
         cores=cores,
         other_cores=min(loop.other_cores / processes, left),
         hand_off_s=_hand_off_s(loop) if loop.facts["num_workers"] else None,
@@ -162,73 +245,3 @@ def _hand_off_s(loop: Loop) -> float:
     # Most hand-offs also contain a wait for the batch's turn, or for a slow worker. The low
     # quantile is a hand-off without such a wait.
     return float(np.quantile(loop.waits_ns[:, HAND_OFF], 0.1)) / 1e9
-
-
-@dataclass(frozen=True, kw_only=True)
-class LoopTime:
-    """A measured loop with its model, which predicts the loop's time after a change."""
-
-    loop: Loop
-    model: LoopModel
-    scale: float
-    """Measured seconds for each second of the model, without starts, ends and `once_s`."""
-
-    def gain(
-        self,
-        workers: int,
-        prefetch: int,
-        start_s: float,
-        kept: float = 1.0,
-        crowded_power: float = CROWDED_POWER,
-    ) -> float:
-        """Share of the loop's time that a change saves; negative if the change costs time.
-
-        start_s: seconds of all starts and ends of epochs after the change. The other arguments are
-        those of LoopModel.seconds.
-        """
-        steady_s = self.scale * self.model.seconds(workers, prefetch, kept, crowded_power)
-        return 1 - (self.model.once_s + steady_s + start_s) / self.loop.seconds
-
-    @property
-    def starts_s(self) -> float:
-        """Seconds of all starts and ends of epochs in the measured loop.
-
-        The model and `once_s` account for the rest of the loop's time.
-        """
-        present_s = self.model.seconds(self.model.workers, self.model.prefetch)
-        return max(0.0, self.loop.seconds - self.model.once_s - self.scale * present_s)
-
-    def starts_with(self, workers: int, starts: float) -> float:
-        """Seconds of all starts and ends of epochs with this number of workers.
-
-        starts: number of times that the workers start, which is used only if the measured loop has
-        no workers.
-        """
-        present = self.model.workers
-        first_s = self._first_s
-        if not workers:
-            return 0.0 if present else self.starts_s
-        # The time of the first batches stays, and the rest grows with the number of workers.
-        if present:
-            of_workers_s = max(0.0, self.starts_s - first_s)
-            return min(self.starts_s, first_s) + of_workers_s * workers / present
-        start_s = seconds_of_workers(workers, self.loop.facts["start_method"])
-        return self.starts_s + first_s + starts * start_s
-
-    def starts_of_forks(self, starts: float) -> float:
-        """Seconds of all starts and ends of epochs if the present workers were forked.
-
-        starts: number of times that the workers start.
-        """
-        start_s = seconds_of_workers(self.model.workers, FORK)
-        return min(self.starts_s, self._first_s) + starts * start_s
-
-    @property
-    def _first_s(self) -> float:
-        """Seconds to make the first batches of all epochs, each at the mean time of a batch.
-
-        With any number of workers, this time is a part of start-up, because the loop has nothing to
-        do meanwhile.
-        """
-        made_s = sum(each.stop_ns - each.start_ns for each in self.loop.made) / 1e9
-        return made_s * len(self.loop.passes) / max(1, len(self.loop.made))

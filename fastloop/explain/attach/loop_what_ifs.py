@@ -8,15 +8,14 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable
 from dataclasses import dataclass
 
 from fastloop.core.cgroup import usable_cores
 from fastloop.core.loading_settings import DEEP_PREFETCH
 from fastloop.core.parts import Part
 from fastloop.core.stats import Estimate
-from fastloop.explain.attach.fastloader_gain import FastLoaderGain, find_fastloader_gain
-from fastloop.explain.attach.loop_model import LoopTime, model_loop
+from fastloop.explain.attach.fastloader_gain import find_fastloader_gain
+from fastloop.explain.attach.loop_model import LoopModel, model_loop
 from fastloop.explain.attach.loops import Loop
 from fastloop.explain.change import FASTLOADER, FORK, LEAST_GAIN, Change
 from fastloop.explain.model import MOST_MISSED_OF_SCRIPT, WORST_CROWDED_POWER, is_close
@@ -50,108 +49,96 @@ class LoopWhatIf:
         """True if the gain is a lower bound: the run shows only the part that `basis` names."""
         return self.gain is not None and bool(self.basis)
 
-    @property
-    def is_fastloader(self) -> bool:
-        """True for FastLoader over the dataset itself.
 
-        False for FastLoader over a store: there the script needs more changes than the call,
-        because the store has to be written first.
+@dataclass(frozen=True, kw_only=True)
+class LoopPredictions:
+    """The changes of a loop's DataLoader that are predicted to save time."""
+
+    model_ratio: float | None = None
+    """The model's time of the loop as it is, without starts, divided by the measured time; None: no
+    batch was recorded as it was made."""
+    what_ifs: tuple[LoopWhatIf, ...] = ()
+    """FastLoader comes first if it reads the dataset natively, without calls of Python. The other
+    changes follow, the greatest gain first. If the model misses the measured time by too much, no
+    gain is predicted, and there is at most the change to FastLoader."""
+
+    def do_workers_pay(self, present: int) -> bool:
+        """False if the model predicts that fewer workers save most, or that none save time in a
+        loop without workers.
+
+        present: number of workers of the loop.
         """
-        return self.change.is_fastloader
+        if self.model_ratio is None or not is_close(self.model_ratio, MOST_MISSED_OF_SCRIPT):
+            return True
+        settings = [each.change.settings for each in self.what_ifs]
+        counts = [each["num_workers"] for each in settings if "num_workers" in each]
+        return counts[0] > present if counts else present > 0
 
 
-def predict_changes(
-    loop: Loop, shares: dict[Part, Estimate]
-) -> tuple[float | None, tuple[LoopWhatIf, ...]]:
-    """The ratio of the model's time to the measured time of the loop as it is, and the changes.
+def predict_changes(loop: Loop, shares: dict[Part, Estimate]) -> LoopPredictions:
+    """The changes that are predicted to save at least LEAST_GAIN.
 
-    FastLoader is the first change if it reads the dataset natively. The other changes follow, the
-    greatest gain first. If the model misses the measured time by too much, no gain is predicted,
-    and there is at most the change to FastLoader. The ratio is None, and there are no changes, if
-    no batch was recorded as it was made. shares: each part's share of the loop's time.
+    shares: each part's share of the loop's time.
     """
     model = None if loop.facts.get("is_watched") else model_loop(loop)
     if model is None:
-        return None, ()
-    # The last column of the waits is start-up, which is no part of the model.
-    steady_s = (loop.waits_ns[:, :-1].sum() + loop.steps_ns.sum()) / 1e9 - model.once_s
-    present_s = model.seconds(model.workers, model.prefetch)
-    scale = loop.batches / len(model.steps)
-    ratio = present_s * scale / steady_s
-    if not is_close(ratio, MOST_MISSED_OF_SCRIPT):
-        unknown = FastLoaderGain(gain=None)
-        return ratio, _change_to_fastloader(loop, unknown) if loop.facts.get("is_native") else ()
-    changes = _find_changes(LoopTime(loop=loop, model=model, scale=steady_s / present_s), shares)
-    changes += _persistent_workers(loop, shares)
-    worth = [each for each in changes if each.gain is None or each.gain >= LEAST_GAIN]
-
+        return LoopPredictions()
+    is_native = bool(loop.facts.get("is_native"))
+    if not is_close(model.ratio, MOST_MISSED_OF_SCRIPT):
+        unknown = LoopWhatIf(change=_change_to_fastloader(loop), gain=None)
+        return LoopPredictions(model_ratio=model.ratio, what_ifs=(unknown,) if is_native else ())
+    found = [
+        *_predict_worker_counts(model),
+        *_predict_prefetch(model),
+        *_predict_forks(model),
+        *_predict_fastloader(model),
+        *_predict_stores(model, shares),
+        *_predict_kept_workers(loop, shares),
+    ]
+    worth = [each for each in found if each.gain is None or each.gain >= LEAST_GAIN]
     # A FastLoader that reads the dataset natively needs no other setting and no store, so it is
     # first.
-    def rank(each: LoopWhatIf) -> tuple[bool, float]:
-        is_first = each.is_fastloader and bool(loop.facts.get("is_native"))
-        return not is_first, -(each.gain or 0.0)
+    worth.sort(
+        key=lambda each: (each.change.is_fastloader and is_native, each.gain or 0.0), reverse=True
+    )
+    return LoopPredictions(model_ratio=model.ratio, what_ifs=tuple(worth))
 
-    return ratio, tuple(sorted(worth, key=rank))
 
-
-def _find_changes(time: LoopTime, shares: dict[Part, Estimate]) -> list[LoopWhatIf]:
-    """The changes with their gains, except persistent_workers for the present workers."""
-    loop = time.loop
-    model = time.model
-    found = [
+def _predict_worker_counts(model: LoopModel) -> list[LoopWhatIf]:
+    """The changes to other numbers of workers of WORKER_COUNTS, up to two per usable core."""
+    most = 2 * usable_cores()
+    # The samples may be divisible only among fewer workers.
+    divisible = model.loop.facts["most_workers"]
+    if divisible is not None:
+        most = min(most, divisible)
+    return [
         change
         for workers in WORKER_COUNTS
-        if workers != model.workers and workers <= _most_workers(loop)
-        for change in _changes_of_workers(time, workers)
+        if workers != model.workers and workers <= most
+        for change in _predict_workers(model, workers)
     ]
-    if model.workers and model.prefetch < DEEP_PREFETCH:
-        gain = time.gain(model.workers, DEEP_PREFETCH, time.starts_s)
-        change = Change(settings={"prefetch_factor": DEEP_PREFETCH})
-        found.append(LoopWhatIf(change=change, gain=gain))
-    found += _change_to_forks(time)
-    if gain := find_fastloader_gain(time):
-        found += _change_to_fastloader(loop, gain)
-    if shares[Part.DECODE].value > 0 and not loop.facts["iterable"] and not loop.no_store:
-        found += _changes_of_stores(time)
-    return found
 
 
-def _change_to_fastloader(loop: Loop, found: FastLoaderGain) -> tuple[LoopWhatIf, ...]:
-    """The change to FastLoader over the dataset itself, as a tuple of one."""
-    made_at = loop.facts.get("made_at")
-    place = f" at {os.path.basename(made_at)}" if made_at else ""
-    without = ", ".join(loop.facts.get("without_effect") or ())
-    dropped = f" (no effect there: {without})" if without else ""
-    text = f"{FASTLOADER} in place of DataLoader{place}{dropped}"
-    change = Change(is_fastloader=True, text=text)
-    return (LoopWhatIf(change=change, gain=found.gain, basis=found.basis),)
-
-
-def _most_workers(loop: Loop) -> int:
-    """The greatest number of workers for which a gain is predicted: two per usable core, or fewer
-    if the samples can be divided only among fewer workers."""
-    divided = loop.facts["most_workers"]
-    most = 2 * usable_cores()
-    return most if divided is None else min(most, divided)
-
-
-def _changes_of_workers(time: LoopTime, workers: int) -> list[LoopWhatIf]:
+def _predict_workers(model: LoopModel, workers: int) -> list[LoopWhatIf]:
     """The changes to this number of workers, alone and with persistent_workers, that save at least
-    LEAST_GAIN."""
-    passes = len(time.loop.passes)
-    loaders = time.loop.loaders
+    LEAST_GAIN.
+
+    With persistent_workers, the change must save LEAST_GAIN more than without.
+    """
+    passes, loaders = len(model.loop.passes), model.loop.loaders
+    # Settings beside the number of workers, and the number of times that the workers then start.
     ways: list[tuple[dict[str, bool], int]] = [({}, passes)]
     # If a DataLoader is iterated over several times, its workers may stay from pass to pass.
-    if workers and not time.model.workers and loaders < passes:
+    if workers and not model.workers and loaders < passes:
         ways.append(({"persistent_workers": True}, loaders))
     found = []
     best = 0.0
-    for kept, starts in ways:
-        ahead = time.model.prefetch
-        starts_s = time.starts_with(workers, starts)
-        most_starts_s = time.starts_with(workers, STARTS_UNSURE * starts)
-        gain = time.gain(workers, ahead, starts_s)
-        least = time.gain(workers, ahead, most_starts_s, crowded_power=WORST_CROWDED_POWER)
+    for kept, times in ways:
+        gain = model.gain(workers, model.prefetch, model.starts_with(workers, times))
+        slow_starts_s = model.starts_with(workers, STARTS_UNSURE * times)
+        least = model.gain(
+            workers, model.prefetch, slow_starts_s, crowded_power=WORST_CROWDED_POWER
+        )
         if least >= LEAST_GAIN and gain >= best + LEAST_GAIN:
             change = Change(settings={"num_workers": workers, **kept})
             found.append(LoopWhatIf(change=change, gain=gain))
@@ -159,55 +146,79 @@ def _changes_of_workers(time: LoopTime, workers: int) -> list[LoopWhatIf]:
     return found
 
 
-def _change_to_forks(time: LoopTime) -> list[LoopWhatIf]:
+def _predict_prefetch(model: LoopModel) -> list[LoopWhatIf]:
+    """The change to DEEP_PREFETCH; empty without workers, or if they make as many batches ahead."""
+    if not model.workers or model.prefetch >= DEEP_PREFETCH:
+        return []
+    gain = model.gain(model.workers, DEEP_PREFETCH, model.starts_s)
+    return [LoopWhatIf(change=Change(settings={"prefetch_factor": DEEP_PREFETCH}), gain=gain)]
+
+
+def _predict_forks(model: LoopModel) -> list[LoopWhatIf]:
     """The change to forked workers; empty if workers are not spawned, or if forks are not safe.
 
     A spawned worker is a new interpreter, which imports the script and its libraries.
     """
-    facts = time.loop.facts
+    facts = model.loop.facts
     # A fork can't use CUDA if the script does, and on macOS the system's libraries may break in a
     # fork. The documentation of some libraries says that a fork after their import may hang.
     is_unsafe = facts.get("uses_cuda") or facts.get("has_unsafe_forks")
     is_safe = sys.platform == "linux" and not is_unsafe
-    if not time.model.workers or facts.get("start_method") != "spawn" or not is_safe:
+    if not model.workers or facts.get("start_method") != "spawn" or not is_safe:
         return []
-    starts = time.loop.loaders if facts.get("persistent_workers") else len(time.loop.passes)
+    times = model.loop.loaders if facts.get("persistent_workers") else len(model.loop.passes)
     gain, least = (
-        time.gain(time.model.workers, time.model.prefetch, time.starts_of_forks(count))
-        for count in (starts, STARTS_UNSURE * starts)
+        model.gain(model.workers, model.prefetch, model.starts_of_forks(count))
+        for count in (times, STARTS_UNSURE * times)
     )
     change = Change(settings={"multiprocessing_context": FORK})
     return [LoopWhatIf(change=change, gain=gain)] if least >= LEAST_GAIN else []
 
 
-def _changes_of_stores(time: LoopTime) -> list[LoopWhatIf]:
-    """The changes to a store. Their gains are upper bounds, because this run does not show the cost
-    of reading a store."""
-    model = time.model
+def _predict_fastloader(model: LoopModel) -> list[LoopWhatIf]:
+    """The change to FastLoader over the dataset itself; empty if it can't be made, or surely saves
+    less than LEAST_GAIN."""
+    found = find_fastloader_gain(model)
+    if found is None:
+        return []
+    change = _change_to_fastloader(model.loop)
+    return [LoopWhatIf(change=change, gain=found.gain, basis=found.basis)]
+
+
+def _change_to_fastloader(loop: Loop) -> Change:
+    """The change that puts FastLoader in the DataLoader's place, with the place in its name."""
+    made_at = loop.facts.get("made_at")
+    place = f" at {os.path.basename(made_at)}" if made_at else ""
+    without = ", ".join(loop.facts.get("without_effect") or ())
+    dropped = f" (no effect there: {without})" if without else ""
+    return Change(is_fastloader=True, text=f"{FASTLOADER} in place of DataLoader{place}{dropped}")
+
+
+def _predict_stores(model: LoopModel, shares: dict[Part, Estimate]) -> list[LoopWhatIf]:
+    """The changes to a store; empty if a store can't keep the samples, or if nothing is decoded.
+
+    Their gains are upper bounds, because this run does not show the cost of reading a store.
+    """
+    loop = model.loop
+    if shares[Part.DECODE].value <= 0 or loop.facts["iterable"] or loop.no_store:
+        return []
 
     def gain_of_store(kept: float) -> float:
-        return time.gain(model.workers, model.prefetch, time.starts_s, kept)
+        return model.gain(model.workers, model.prefetch, model.starts_s, kept)
 
     def gain_of_fastloader(kept: float) -> float:
-        return time.gain(1, DEEP_PREFETCH, 0.0, kept)
+        return model.gain(1, DEEP_PREFETCH, 0.0, kept)
 
-    return [
-        *_change_to_store(STORE, gain_of_store, _remaining_share(time.loop)),
-        # The bound for FastLoader leaves nothing of loading, so the length of the queue has no
-        # effect.
-        *_change_to_store(FAST_STORE, gain_of_fastloader, 0.0),
-    ]
-
-
-def _change_to_store(text: str, gain: Callable[[float], float], kept: float) -> list[LoopWhatIf]:
-    """The change to a store; empty if it may save less than LEAST_GAIN.
-
-    gain: returns the gain for the share of loading that is left. kept: that share with a store.
-    """
-    # A bound is listed only if there is a gain even if the store saves half as much of loading.
-    if gain((1 + kept) / 2) < LEAST_GAIN:
-        return []
-    return [LoopWhatIf(change=Change(text=text), gain=gain(kept), is_bound=True)]
+    found = []
+    # The bound for FastLoader leaves nothing of loading, so the length of the queue has no effect.
+    for text, gain, kept in (
+        (STORE, gain_of_store, _remaining_share(loop)),
+        (FAST_STORE, gain_of_fastloader, 0.0),
+    ):
+        # A bound is listed only if there is a gain even if the store saves half as much of loading.
+        if gain((1 + kept) / 2) >= LEAST_GAIN:
+            found.append(LoopWhatIf(change=Change(text=text), gain=gain(kept), is_bound=True))
+    return found
 
 
 def _remaining_share(loop: Loop) -> float:
@@ -218,7 +229,7 @@ def _remaining_share(loop: Loop) -> float:
     return 1 - decode_ns * (1 - (loop.transform_share or 0.0)) / all_ns if all_ns else 1.0
 
 
-def _persistent_workers(loop: Loop, shares: dict[Part, Estimate]) -> list[LoopWhatIf]:
+def _predict_kept_workers(loop: Loop, shares: dict[Part, Estimate]) -> list[LoopWhatIf]:
     """The change to persistent_workers=True for the present workers; empty without several passes
     over a DataLoader."""
     facts = loop.facts

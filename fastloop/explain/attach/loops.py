@@ -7,7 +7,7 @@ such as decoding its samples (see PARTS).
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
@@ -255,7 +255,7 @@ def share_of_parts(loop: Loop) -> dict[Part, Estimate]:
     }
 
 
-def wait_share(shares: dict[Part, Estimate]) -> Estimate:
+def wait_share(shares: Mapping[Part, Estimate]) -> Estimate:
     """The share of a loop's time outside of its steps."""
     steps = [shares[part] for part in OF_STEPS if part in shares]
     return Estimate(

@@ -7,8 +7,6 @@ name: it is pickled to spawned workers by this name, and found there with or wit
 from __future__ import annotations
 
 import functools
-import itertools
-import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from threading import local
@@ -21,20 +19,14 @@ from torch.utils.data._utils.worker import get_worker_info
 from fastloop.core.current_batch import UNKNOWN
 from fastloop.core.parts import Part
 from fastloop.core.spans import now_ns, process_cpu_ns
-from fastloop.explain.attach.by_identity import ByIdentity
 from fastloop.explain.attach.early_stop import StopCounter, counter_of
 from fastloop.explain.attach.fetch_probe import probe_fetches, probe_workers
-from fastloop.explain.attach.loader_facts import describe_loader, import_recognition, name_loader
-from fastloop.explain.attach.loader_places import (
-    find_original,
-    place_in_script,
-    place_of_call,
-    place_of_pass,
-)
-from fastloop.explain.attach.loop_states import LOADER_NUMBERS, PASS_NUMBERS, LoaderState, PassState
+from fastloop.explain.attach.loader_facts import import_recognition
+from fastloop.explain.attach.loader_places import place_in_script, place_of_pass
+from fastloop.explain.attach.loader_registry import LoaderRegistry
+from fastloop.explain.attach.loop_states import PASS_NUMBERS, LoaderState, PassState
 from fastloop.explain.attach.memory_probe import MEMORY_TURNS
 from fastloop.explain.attach.recorded_processes import open_script_log
-from fastloop.explain.attach.sampler_lengths import SamplerLengths
 from fastloop.explain.attach.usage_probe import PassUsage
 from fastloop.observe.event_log import EventLog, ThreadLog
 from fastloop.observe.torch_hooks import follow_numbers, number_of_batch, probe_pinning
@@ -50,8 +42,6 @@ MOST_ERROR = 500
 STATE, ORIGIN = "_fastloop_state", "_fastloop_origin"
 """Names of the attributes in which an iterator keeps its PassState and its _Origin; STATE also
 marks wrapped methods."""
-DATASET_NUMBERS = itertools.count()
-"""A counter that numbers the datasets of this process."""
 WORKERS_POSITION = 5
 """Place of num_workers among DataLoader's arguments, after the loader itself."""
 
@@ -62,7 +52,7 @@ def probe_module(module: ModuleType, folder: str) -> None:
     log = open_script_log(folder)
     MEMORY_TURNS.open()
     loops = LoopProbe(log, module._BaseDataLoaderIter, counter_of(folder))
-    loops.lengths.probe_samplers()
+    loops.loaders.lengths.probe_samplers()
     probe_workers(module)
     probe_fetches(module, log)
     probe_pinning(log)
@@ -115,11 +105,7 @@ class LoopProbe:
         self.log = log
         self.iterators = iterators
         self.counter = counter
-        self.lengths = SamplerLengths(log)
-        # This is not an attribute of the DataLoader, which may be pickled or copied with its
-        # attributes.
-        self.loaders: ByIdentity[LoaderState] = ByIdentity()
-        self.datasets: ByIdentity[int] = ByIdentity()
+        self.loaders = LoaderRegistry(log)
         self.last = local()
         """Its attribute `state` is the pass of the last batch that this thread has asked for."""
 
@@ -132,36 +118,10 @@ class LoopProbe:
             original(loader, *args, **named)
             self._follow_derived(loader)
             import_recognition()
-            state = self._state_of(loader)
-            state.made_at = place_of_call(loader)
-            state.gives_workers = "num_workers" in named or len(args) > WORKERS_POSITION
-            original_loader = find_original(loader, self.loaders.__contains__)
-            # The script can change the arguments of the original only.
-            if original_loader is not None:
-                first = self._state_of(original_loader)
-                first.is_replaced = True
-                state.made_at = first.made_at
-                state.gives_workers = first.gives_workers
-            facts = name_loader(loader) | {"dataset_id": self._number_of(loader.dataset)}
-            self.log.add_fact(made=state.number, place=place_in_script(), **facts)
+            gives_workers = "num_workers" in named or len(args) > WORKERS_POSITION
+            self.loaders.record_made(loader, gives_workers=gives_workers)
 
         return __init__
-
-    def has_unused(self) -> bool:
-        """True if a DataLoader was made over which no loop has begun."""
-        return not all(each.is_described or each.is_replaced for each in self.loaders.values())
-
-    def _number_of(self, dataset: Any) -> int:
-        """A number that no other dataset has, not even a later one at the same place in memory."""
-        number = self.datasets.get(dataset)
-        if number is None:
-            number = next(DATASET_NUMBERS)
-            try:
-                self.datasets[dataset] = number
-            # A list can't be followed. Its id may be that of another list later on.
-            except TypeError:
-                return -id(dataset)
-        return number
 
     def _follow_derived(self, loader: DataLoader[Any]) -> None:
         # A derived class may start its iterators in its own way.
@@ -192,7 +152,7 @@ class LoopProbe:
             made_ns = now_ns()
             # A derived class need not call DataLoader.__init__.
             self._follow_derived(loader)
-            state = self._describe_once(loader)
+            state = self.loaders.describe_once(loader)
             setattr(iterator, ORIGIN, _Origin(state, start_ns, now_ns() - made_ns))
 
         return __init__
@@ -204,7 +164,7 @@ class LoopProbe:
         @skip_in_warnings
         def __iter__(loader: DataLoader[Any]) -> Any:  # noqa: N807
             start_ns = now_ns()
-            self._state_of(loader).asked_ns = start_ns
+            self.loaders.find_state(loader).asked_ns = start_ns
             iterator = original(loader)
             # A generator begins its pass with its first batch, see wrap_next.
             if isinstance(iterator, self.iterators):
@@ -225,133 +185,6 @@ class LoopProbe:
             return iterator
 
         return _get_iterator
-
-    def _state_of(self, loader: DataLoader[Any]) -> LoaderState:
-        """The state of the DataLoader in this process; a new one if there is none."""
-        state = self.loaders.get(loader)
-        # Each process writes its own facts, so a fork has to write them again.
-        if state is None or state.process_id != os.getpid():
-            made_at, gives_workers = (state.made_at, state.gives_workers) if state else ("", False)
-            state = LoaderState(next(LOADER_NUMBERS), os.getpid(), made_at, gives_workers)
-            self.loaders[loader] = state
-        return state
-
-    def begin(self, loader: DataLoader[Any], iterator: Any, start_ns: int) -> None:
-        """Begin a pass over a new iterator, or over one that was reset, if it has not begun."""
-        last: PassState | None = getattr(iterator, STATE, None)
-        if last and last.begun_ns >= start_ns:
-            return
-        stop_ns = now_ns()
-        earlier_passes = last.earlier_passes + 1 if last else 0
-        origin: _Origin | None = getattr(iterator, ORIGIN, None)
-        # An iterator that is reset was made in an earlier pass.
-        if origin and origin.start_ns >= start_ns:
-            stop_ns -= origin.own_ns
-        state = self._describe_once(loader)
-        self._record_pass(iterator, state, earlier_passes, None, start_ns, stop_ns)
-
-    def _describe_once(self, loader: DataLoader[Any]) -> LoaderState:
-        """The state of the DataLoader. The first call in a process writes its facts."""
-        state = self._state_of(loader)
-        if not state.is_described:
-            state.is_described = True
-            count = functools.partial(self.lengths.find, number=state.number)
-            facts = describe_loader(loader, count)
-            facts |= {"made_at": state.made_at, "gives_workers": state.gives_workers}
-            self.log.add_fact(loader=state.number, **facts)
-        return state
-
-    def _begin_late(self, iterator: Any) -> PassState | None:
-        """Begin the pass of an iterator that was made by a function that is not wrapped."""
-        origin: _Origin | None = getattr(iterator, ORIGIN, None)
-        # A class that is derived from the iterators' class need not call their __init__.
-        if origin is None:
-            return None
-        stop_ns = now_ns() - origin.own_ns
-        return self._record_pass(iterator, origin.loader, 0, None, origin.start_ns, stop_ns)
-
-    def _begin_again(self, iterator: Any, last: PassState) -> PassState:
-        """Begin a pass that goes on with an iterator which the DataLoader has kept."""
-        start_ns = last.loader.asked_ns
-        return self._record_pass(
-            iterator, last.loader, last.earlier_passes, last.first_pass, start_ns, start_ns
-        )
-
-    def _record_pass(
-        self,
-        iterator: Any,
-        loader: LoaderState,
-        earlier_passes: int,
-        first_pass: int | None,
-        start_ns: int,
-        stop_ns: int,
-    ) -> PassState:
-        loader.asked_ns = 0
-        number = next(PASS_NUMBERS)
-        state = PassState(
-            number=number,
-            loader=loader,
-            begun_ns=now_ns(),
-            place=place_of_pass(),
-            earlier_passes=earlier_passes,
-            first_pass=number if first_pass is None else first_pass,
-            second_batch_at=iterator._num_yielded + 1,
-            usage=PassUsage(self.log, "steps"),
-        )
-        setattr(iterator, STATE, state)
-        pids = [worker.pid for worker in getattr(iterator, "_workers", ())]
-        if pids:
-            MEMORY_TURNS.end_turn()
-        self.log.add_fact(
-            pass_number=number,
-            loader=loader.number,
-            earlier_passes=earlier_passes,
-            first_pass=state.first_pass,
-            pids=pids,
-            place=state.place,
-        )
-        self.log.here().add(Part.START, start_ns, stop_ns, 0, number)
-        return state
-
-    def _correct_place(self, state: PassState) -> None:
-        """Set the place of a pass to the line that asks for its second batch.
-
-        This line is in the loop, while iter() may have been called elsewhere.
-        """
-        place = place_in_script()
-        # A thread that only calls next() has no place in the script.
-        if place not in ("", state.place):
-            self.log.add_fact(pass_number=state.number, place=place)
-
-    def _find_pass(self, iterator: Any) -> PassState | None:
-        """The pass that asks the iterator for a batch; None if nothing is known of the iterator."""
-        state: PassState | None = getattr(iterator, STATE, None) or self._begin_late(iterator)
-        if state is None:
-            return None
-        # iter() has returned an iterator that the DataLoader had kept: a further pass begins.
-        if state.loader.asked_ns:
-            state = self._begin_again(iterator, state)
-        if iterator._num_yielded == state.second_batch_at:
-            self._correct_place(state)
-        return state
-
-    def _end_step(self, state: PassState, here: ThreadLog) -> int:
-        """Record the step before this call of next(), if there is one; returns the time."""
-        # The CPU time of a step is known only if it was also read at its start.
-        cpu_ns = process_cpu_ns() if state.step_start_cpu_ns != UNKNOWN else UNKNOWN
-        start_ns = now_ns()
-        has_step = state.batch != UNKNOWN
-        # A loop inside of the step has waits of its own.
-        has_inner_loop = getattr(self.last, "state", None) is not state
-        self.last.state = state
-        state.end_step(here, start_ns, cpu_ns, has_inner_loop=has_inner_loop)
-        # A loop in a worker, such as that of a dataset over another one, must not end the worker
-        # alone.
-        if self.counter is not None and has_step and get_worker_info() is None:
-            loop = (state.place, state.loader.made_at)
-            step_ns = start_ns - state.step_start_ns
-            self.counter.count_step(loop, step_ns, self.has_unused)
-        return start_ns
 
     def wrap_next(self, original: Callable[..., Any]) -> Callable[..., Any]:
         """The iterators' __next__ with events for the step before, and for the wait."""
@@ -394,3 +227,114 @@ class LoopProbe:
             return batch
 
         return __next__
+
+    def _find_pass(self, iterator: Any) -> PassState | None:
+        """The pass that asks the iterator for a batch; None if nothing is known of the iterator."""
+        state: PassState | None = getattr(iterator, STATE, None) or self._begin_late(iterator)
+        if state is None:
+            return None
+        # iter() has returned an iterator that the DataLoader had kept: a further pass begins.
+        if state.loader.asked_ns:
+            state = self._begin_again(iterator, state)
+        if iterator._num_yielded == state.second_batch_at:
+            self._correct_place(state)
+        return state
+
+    def _correct_place(self, state: PassState) -> None:
+        """Set the place of a pass to the line that asks for its second batch.
+
+        This line is in the loop, while iter() may have been called elsewhere.
+        """
+        place = place_in_script()
+        # A thread that only calls next() has no place in the script.
+        if place not in ("", state.place):
+            self.log.add_fact(pass_number=state.number, place=place)
+
+    def _end_step(self, state: PassState, here: ThreadLog) -> int:
+        """Record the step before this call of next(), if there is one; returns the time."""
+        # The CPU time of a step is known only if it was also read at its start.
+        cpu_ns = process_cpu_ns() if state.step_start_cpu_ns != UNKNOWN else UNKNOWN
+        start_ns = now_ns()
+        has_step = state.batch != UNKNOWN
+        # A loop inside of the step has waits of its own.
+        has_inner_loop = getattr(self.last, "state", None) is not state
+        self.last.state = state
+        state.end_step(here, start_ns, cpu_ns, has_inner_loop=has_inner_loop)
+        # A loop in a worker, such as that of a dataset over another one, must not end the worker
+        # alone.
+        if self.counter is not None and has_step and get_worker_info() is None:
+            loop = (state.place, state.loader.made_at)
+            step_ns = start_ns - state.step_start_ns
+            self.counter.count_step(loop, step_ns, self.loaders.has_unused)
+        return start_ns
+
+    def begin(self, loader: DataLoader[Any], iterator: Any, start_ns: int) -> None:
+        """Begin a pass over a new iterator, or over one that was reset, if it has not begun."""
+        last: PassState | None = getattr(iterator, STATE, None)
+        if last and last.begun_ns >= start_ns:
+            return
+        stop_ns = now_ns()
+        earlier_passes = last.earlier_passes + 1 if last else 0
+        origin: _Origin | None = getattr(iterator, ORIGIN, None)
+        # An iterator that is reset was made in an earlier pass.
+        if origin and origin.start_ns >= start_ns:
+            stop_ns -= origin.own_ns
+        state = self.loaders.describe_once(loader)
+        self._record_pass(iterator, state, earlier_passes, None, start_ns, stop_ns)
+
+    def _begin_late(self, iterator: Any) -> PassState | None:
+        """Begin the pass of an iterator that was made by a function that is not wrapped."""
+        origin: _Origin | None = getattr(iterator, ORIGIN, None)
+        # A class that is derived from the iterators' class need not call their __init__.
+        if origin is None:
+            return None
+        stop_ns = now_ns() - origin.own_ns
+        return self._record_pass(iterator, origin.loader, 0, None, origin.start_ns, stop_ns)
+
+    def _begin_again(self, iterator: Any, last: PassState) -> PassState:
+        """Begin a pass that goes on with an iterator which the DataLoader has kept."""
+        start_ns = last.loader.asked_ns
+        return self._record_pass(
+            iterator, last.loader, last.earlier_passes, last.first_pass, start_ns, start_ns
+        )
+
+    def _record_pass(
+        self,
+        iterator: Any,
+        loader: LoaderState,
+        earlier_passes: int,
+        first_pass: int | None,
+        start_ns: int,
+        stop_ns: int,
+    ) -> PassState:
+        """Record the beginning of a pass over the iterator, and return the state of the pass.
+
+        first_pass: as in PassState; None: the number of this pass. start_ns, stop_ns: start and end
+        of the start-up.
+        """
+        loader.asked_ns = 0
+        number = next(PASS_NUMBERS)
+        state = PassState(
+            number=number,
+            loader=loader,
+            begun_ns=now_ns(),
+            place=place_of_pass(),
+            earlier_passes=earlier_passes,
+            first_pass=number if first_pass is None else first_pass,
+            second_batch_at=iterator._num_yielded + 1,
+            usage=PassUsage(self.log, "steps"),
+        )
+        setattr(iterator, STATE, state)
+        pids = [worker.pid for worker in getattr(iterator, "_workers", ())]
+        if pids:
+            MEMORY_TURNS.end_turn()
+        self.log.add_fact(
+            pass_number=number,
+            loader=loader.number,
+            earlier_passes=earlier_passes,
+            first_pass=state.first_pass,
+            pids=pids,
+            place=state.place,
+        )
+        self.log.here().add(Part.START, start_ns, stop_ns, 0, number)
+        return state

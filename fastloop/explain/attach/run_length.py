@@ -1,9 +1,9 @@
-"""Choose the number of batches in each run of a script, and compute the minutes for all runs.
+"""Choose the number of batches in each run of a script by the budget, the time for all its runs.
 
 `fastloop attach --try` runs the beginning of a script several times, as it is and with changes of
 its DataLoader. A run ends after a number of batches of the loop. A round is a run of the unchanged
-script, and a run with each of a few changes. The budget is the time for all runs together. A pass
-is one iteration over the DataLoader.
+script, and a run with each of a few changes. A pass is one iteration over the DataLoader. `Budget`
+has the rule for the length of a run; the last functions compute the minutes that messages name.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ shorter run the start of workers weighs more than in the whole script."""
 FEWEST_BATCHES, MOST_BATCHES = 5, 10_000
 """Bounds of the number of batches in a run."""
 FEWEST_PASSES, MOST_FACTOR = 2, 3
-"""Workers start and end in each pass, so a run should contain FEWEST_PASSES passes. If these passes
-take more than MOST_FACTOR times USUAL_S, a run may be shorter."""
+"""Number of passes that a run should contain, as workers start and end in each pass, and maximum
+of their time as a multiple of USUAL_S."""
 MOST_OF_ROUND = (5, 3, 2)
 """Maximum number of changes in each of the first rounds. The last number also holds for all later
 rounds."""
@@ -37,6 +37,55 @@ SLOWDOWN = 1.5
 PLANNED_RUNS = 1 + sum(1 + count for count in MOST_OF_ROUND) + COMPARISON_RUNS
 """Number of runs that the budget should contain: the first run, three rounds, and the comparison of
 the samples. Each round also runs the unchanged script."""
+
+
+@dataclass(frozen=True)
+class Budget:
+    """The time for all runs of a script together.
+
+    The rule: the budget should contain PLANNED_RUNS runs, and each run gets an equal share. A run
+    ends when its loop has taken USUAL_S and had FEWEST_PASSES passes, or when the share is used up,
+    but not before its loop has taken LEAST_S. If the passes would take too long (MOST_FACTOR), only
+    USUAL_S counts.
+    """
+
+    seconds: float
+
+    @property
+    def minutes(self) -> float:
+        """The budget in minutes, as the user gives it."""
+        return self.seconds / 60
+
+    def share_of_loop_s(self, outside_s: float) -> float:
+        """Seconds of the loop for which a run has time, at least LEAST_S.
+
+        outside_s: seconds of the run outside of the loop.
+        """
+        return max(self.seconds / PLANNED_RUNS - outside_s, LEAST_S)
+
+
+@dataclass(frozen=True, kw_only=True)
+class FirstRun:
+    """The first run of the script, without a change: it shows the speed of further runs."""
+
+    batches: int
+    """Number of the loop's batches."""
+    seconds: float
+    """Time of the run, from its start to its end."""
+    later_s: float
+    """Time of the loop without its first batch, which takes longer than others."""
+
+    @property
+    def outside_s(self) -> float:
+        """Seconds of the run that do not belong to `later_s`."""
+        return max(0.0, self.seconds - self.later_s)
+
+    def expect_s(self, batches: int) -> float:
+        """Expected seconds of a run that ends after this many batches, from its start to its
+        end."""
+        if batches == self.batches:
+            return self.seconds
+        return self.outside_s + self.later_s * (batches - 1) / (self.batches - 1)
 
 
 @dataclass(frozen=True)
@@ -66,53 +115,63 @@ def loop_of_rank(found: LoopFindings) -> RankLoop:
     return RankLoop(least.batches, max(1, found.passes // len(ranks)), least.seconds)
 
 
-def choose_batches(found: LoopFindings, budget_s: float, outside_s: float) -> int:
+def choose_batches(found: LoopFindings, budget: Budget, outside_s: float) -> int:
     """Number of the loop's batches in a run, for each rank, by the speed of the observed run.
 
-    budget_s: time for all runs together. outside_s: approximate time of a run outside of the loop.
+    outside_s: approximate time of a run outside of the loop.
     """
     loop = loop_of_rank(found)
-    return _fit_batches(loop, loop.seconds / loop.batches, budget_s, outside_s)
+    return _fit_batches(loop, loop.seconds / loop.batches, budget.share_of_loop_s(outside_s))
 
 
-def choose_more_batches(
-    found: LoopFindings,
-    batches: int,
-    later_s: float,
-    budget_s: float,
-    outside_s: float,
-    left_s: float,
-) -> int:
+def choose_more_batches(found: LoopFindings, first: FirstRun, budget: Budget) -> int:
     """Number of the loop's batches in each further run, at least as many as in the first run.
 
     If the first run shows that the loop is faster than in the observed run, further runs get more
     batches: short runs would tell nothing. The observed run may have shared the machine with other
-    programs. batches: number of batches in the first run. later_s: time of the first run's loop
-    without its first batch, which takes longer than others. budget_s: time for all runs together.
-    outside_s: the rest of the first run. left_s: the part of the budget that is left.
+    programs.
     """
-    if batches < 2 or not 0 < later_s < LEAST_S:
-        return batches
-    batch_s = later_s / (batches - 1)
-    fitting = _fit_batches(loop_of_rank(found), batch_s, budget_s, outside_s)
+    if first.batches < 2 or not 0 < first.later_s < LEAST_S:
+        return first.batches
+    batch_s = first.later_s / (first.batches - 1)
+    share_s = budget.share_of_loop_s(first.outside_s)
+    fitting = _fit_batches(loop_of_rank(found), batch_s, share_s)
     # FEWEST_ROUNDS must fit into the rest of the budget even if their runs are slower than the
     # first run.
-    most_s = left_s / (SLOWDOWN * (FEWEST_RUNS - 1)) - outside_s
-    return max(batches, min(fitting, 1 + int(most_s / batch_s)))
+    left_s = budget.seconds - first.seconds
+    most_s = left_s / (SLOWDOWN * (FEWEST_RUNS - 1)) - first.outside_s
+    return max(first.batches, min(fitting, 1 + int(most_s / batch_s)))
 
 
-def _fit_batches(loop: RankLoop, batch_s: float, budget_s: float, outside_s: float) -> int:
-    """Number of batches that take USUAL_S, or FEWEST_PASSES passes, within the budget.
+def _fit_batches(loop: RankLoop, batch_s: float, share_s: float) -> int:
+    """Number of batches by the rule of `Budget`, at most as many as the loop has.
 
-    batch_s: seconds of a batch. budget_s, outside_s: as for `choose_batches`.
+    batch_s: seconds of a batch. share_s: seconds of the loop for which a run has time.
     """
     wanted = max(int(USUAL_S / batch_s), FEWEST_BATCHES)
     of_passes = FEWEST_PASSES * loop.batches_per_pass
     if of_passes * batch_s <= MOST_FACTOR * USUAL_S:
         wanted = max(wanted, of_passes)
-    affordable_s = max(budget_s / PLANNED_RUNS - outside_s, LEAST_S)
-    affordable = max(int(affordable_s / batch_s), FEWEST_BATCHES)
+    affordable = max(int(share_s / batch_s), FEWEST_BATCHES)
     return min(wanted, affordable, loop.batches, MOST_BATCHES)
+
+
+def check_budget(found: LoopFindings, batches: int, budget: Budget, outside_s: float) -> None:
+    """Raise UsageError if the loop's own time in the fewest possible runs exceeds the budget.
+
+    batches: number of the loop's batches in each run. outside_s: approximate time of a run outside
+    of the loop.
+    """
+    loop = loop_of_rank(found)
+    run_s = batches * loop.seconds / loop.batches
+    # A run ends with the loop, so its time outside of the loop may be shorter than outside_s. This
+    # time is not counted here.
+    if (least_s := FEWEST_RUNS * run_s) > budget.seconds:
+        raise UsageError(
+            f"--minutes={budget.minutes:g}: {FEWEST_RUNS} runs up to batch {batches} of the loop "
+            f"at {found.facts['place']} take at least {show_time(least_s)}; allowed: "
+            f"{least_minutes_for_one(outside_s + run_s):.1f} or more"
+        )
 
 
 def least_minutes_for_one(run_s: float) -> float:
@@ -135,21 +194,3 @@ def minutes_to_ask_for(given: float, enough: float) -> float:
     these are not more than the given minutes, the result is twice the given minutes.
     """
     return enough if enough > given else 2 * given
-
-
-def check_minutes(found: LoopFindings, batches: int, minutes: float, outside_s: float) -> None:
-    """Raise UsageError if even the loop's own time in the fewest possible runs exceeds `minutes`.
-
-    batches: number of the loop's batches in each run. outside_s: approximate time of a run outside
-    of the loop.
-    """
-    loop = loop_of_rank(found)
-    run_s = batches * loop.seconds / loop.batches
-    # A run ends with the loop, so its time outside of the loop may be shorter than outside_s. This
-    # time is not counted here.
-    if (least_s := FEWEST_RUNS * run_s) > 60 * minutes:
-        raise UsageError(
-            f"--minutes={minutes:g}: {FEWEST_RUNS} runs up to batch {batches} of the loop at "
-            f"{found.facts['place']} take at least {show_time(least_s)}; allowed: "
-            f"{least_minutes_for_one(outside_s + run_s):.1f} or more"
-        )

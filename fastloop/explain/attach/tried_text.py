@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from fastloop.core.machine_load import describe_load
+from fastloop.core.load_text import describe_load
 from fastloop.core.number_text import (
     WIDEST_INTERVAL,
     show_estimate,
@@ -32,6 +32,8 @@ UNCLEAR_FACTOR = 2.0
 """The effect of a change is unclear if its interval has both gains and losses, and the longest time
 in the interval is more than this many times the shortest. Chosen by hand: such an interval fits a
 change that halves the time, and also a change that does nothing."""
+NOT_KNOWN = "It can't be told whether the change keeps the"
+"""Beginning of a sentence on samples or losses that were not compared."""
 
 
 def format_tried(tried: TriedLoop, patch_path: Path | None) -> str:
@@ -66,21 +68,17 @@ def _tell_data(tried: TriedLoop) -> list[str]:
     recommended."""
     if tried.best is None:
         return []
-    unknown, losses = "It can't be told whether the change keeps the", tried.losses
-    # If the runs that compare them have failed, or had no time, neither is known.
-    is_unknown = tried.same_samples is None and losses.same is None
-    if is_unknown and tried.not_compared == losses.not_compared:
-        return [f"{unknown} samples and the losses: {tried.not_compared}."]
-    told = [_tell_samples(tried), _tell_losses(losses)]
-    if tried.same_samples is None:
-        told[0] = f"{unknown} samples: {tried.not_compared}."
-    if losses.same is None:
-        told[1] = f"{unknown} losses: {losses.not_compared}."
-    return told
+    # If the runs that compare both have failed, or had no time, neither is known, for one reason.
+    is_unknown = tried.same_samples is None and tried.losses.same is None
+    if is_unknown and tried.not_compared == tried.losses.not_compared:
+        return [f"{NOT_KNOWN} samples and the losses: {tried.not_compared}."]
+    return [_tell_samples(tried), _tell_losses(tried.losses)]
 
 
 def _tell_losses(losses: LossComparison) -> str:
-    """The sentence on losses that were compared."""
+    """The sentence on the losses."""
+    if losses.same is None:
+        return f"{NOT_KNOWN} losses: {losses.not_compared}."
     calls = f"(calls of backward(): {losses.count})"
     if losses.difference is None or losses.from_batch is None:
         return f"With the change the first pass has the same losses to the last digit {calls}."
@@ -90,7 +88,9 @@ def _tell_losses(losses: LossComparison) -> str:
 
 
 def _tell_samples(tried: TriedLoop) -> str:
-    """The sentence on samples that were compared."""
+    """The sentence on the samples."""
+    if tried.same_samples is None:
+        return f"{NOT_KNOWN} samples: {tried.not_compared}."
     if tried.same_samples:
         return "With the change the first pass has the same samples as without it."
     reasons = ""

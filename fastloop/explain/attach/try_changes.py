@@ -1,7 +1,8 @@
 """Try changes of a script's DataLoader, and recommend the change that saves most time.
 
-In every round, the beginning of the script runs once as it is, and once with each change that is
-chosen for the round.
+The first run of the script shows how long a run takes. In the rounds that follow, the beginning of
+the script runs once as it is, and once with each change that is chosen for the round. Last, the
+samples and losses with the best change are compared with those without it.
 """
 
 from __future__ import annotations
@@ -10,9 +11,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 from fastloop.core import stats
-from fastloop.core.machine_load import LoadSummary, LoadWatch
 from fastloop.core.spans import now_ns, seconds_between
-from fastloop.core.time_limits import Deadline, deadline_after
+from fastloop.core.time_limits import deadline_after
 from fastloop.core.types import SignalExit, Unsupported
 from fastloop.explain.attach.changes_to_try import MOST_CHANGES, choose_changes, find_what_if
 from fastloop.explain.attach.findings import LoopFindings
@@ -20,14 +20,22 @@ from fastloop.explain.attach.loss_comparison import LossComparison, compare_loss
 from fastloop.explain.attach.run_length import (
     COMPARISON_RUNS,
     LEAST_S,
+    Budget,
+    FirstRun,
     choose_more_batches,
     least_minutes_for_one,
     minutes_to_ask_for,
 )
-from fastloop.explain.attach.script_patch import PatchedCall, patch_call
+from fastloop.explain.attach.script_patch import patch_call
 from fastloop.explain.attach.script_runner import AS_IS, HashedRun, ScriptRunner
 from fastloop.explain.attach.tried_changes import TriedChange, TriedLoop
-from fastloop.explain.attach.try_rounds import Attempt, Attempts, run_rounds
+from fastloop.explain.attach.try_rounds import (
+    Attempt,
+    Attempts,
+    EndOfRounds,
+    RunLimits,
+    run_rounds,
+)
 from fastloop.explain.change import Change
 
 MOST_TIMES, LEAST_LIMIT_S = 4, 30.0
@@ -41,101 +49,62 @@ def try_changes(
     runner: ScriptRunner,
     found: LoopFindings,
     changes: Sequence[Change],
-    budget_s: float,
+    budget: Budget,
     report: Callable[[str], None],
 ) -> TriedLoop:
     """Run rounds until the budget is spent, and judge the changes.
 
-    found: findings about the loop, from a run without a change. budget_s: maximum seconds of all
-    runs together. report: called with a line of progress. A signal ends the rounds; the changes are
-    then judged by the rounds so far. Raises Unsupported if there is no change, if the script can't
-    be run again, or if the budget has no time for a round. Raises SignalExit if a signal arrives
-    before any change can be judged.
+    found: findings about the loop, from a run without a change. report: called with a line of
+    progress. A signal ends the rounds; the changes are then judged by the rounds so far. Raises
+    Unsupported if there is no change, if the script can't be run again, or if the budget has no
+    time for a round. Raises SignalExit if a signal arrives before any change can be judged.
     """
     if not changes:
         raise Unsupported(f"no change fits the DataLoader of the loop at {found.facts['place']}")
     started_ns = now_ns()
-    deadline = deadline_after(budget_s, started_ns)
     # The first run records the samples for the later comparison, and shows how long a run takes.
-    first = runner.run_hashed(AS_IS, budget_s)
-    first_s = seconds_between(started_ns, now_ns())
-    before = runner.cut.batches
-    run_s = _lengthen_runs(runner, found, first, budget_s, first_s)
-    if (batches := runner.cut.batches) > before:
-        report(_describe_length(before, batches, first))
-        changes = _add_of_later_passes(changes, found, before, batches)
-    limit_s = max(MOST_TIMES * run_s, LEAST_LIMIT_S)
-    session = _Session(runner, found, first, budget_s, deadline, limit_s)
-    attempts = _begin_attempts(changes, run_s)
-    end = _run_rounds(session, attempts, report)
-    _check_has_round(runner, attempts, run_s, budget_s)
-    chosen = _recommend(session, attempts, end.is_interrupted)
-    return TriedLoop(
-        place=found.facts["place"],
-        made_at=found.facts["made_at"],
-        batches=runner.cut.batches,
-        seconds=stats.median([*attempts.baseline.seconds.values()]),
-        changes=_describe_changes(found, attempts),
-        minutes=budget_s / 60,
-        least_minutes=least_minutes_for_one(attempts.longest_run_s),
-        is_out_of_time=end.is_out_of_time,
-        is_interrupted=end.is_interrupted,
-        best=chosen.name,
-        same_samples=chosen.same_samples,
-        not_compared=chosen.not_compared,
-        losses=chosen.losses,
-        patch=chosen.call.patch,
-        notes=chosen.notes,
-        advice=chosen.call.advice,
-        machine_load=end.machine_load,
+    hashed = runner.run_hashed(AS_IS, budget.seconds)
+    first = _time_first_run(runner, found, hashed, seconds_between(started_ns, now_ns()))
+    batches = choose_more_batches(found, first, budget)
+    if batches > first.batches:
+        runner.lengthen(batches)
+        report(_describe_length(first.batches, batches, hashed))
+        changes = _add_of_later_passes(changes, found, first.batches, batches)
+    run_s = first.expect_s(batches)
+    limits = RunLimits(
+        budget=budget,
+        deadline=deadline_after(budget.seconds, started_ns),
+        longest_s=max(MOST_TIMES * run_s, LEAST_LIMIT_S),
     )
-
-
-def _begin_attempts(changes: Sequence[Change], run_s: float) -> Attempts:
-    """The attempts before the first round: the script as it is, and with each change.
-
-    run_s: expected seconds of a run.
-    """
-    changed = [Attempt(change=each, run_s=run_s) for each in changes]
-    return Attempts(baseline=Attempt(change=AS_IS, run_s=run_s), changed=changed)
-
-
-def _check_has_round(
-    runner: ScriptRunner, attempts: Attempts, run_s: float, budget_s: float
-) -> None:
-    """Raise Unsupported if no round has run, because the budget had no time for one.
-
-    run_s: expected seconds of a run, for the message.
-    """
+    attempts = Attempts(
+        baseline=Attempt(change=AS_IS, run_s=run_s),
+        changed=[Attempt(change=each, run_s=run_s) for each in changes],
+    )
+    end = run_rounds(runner, attempts, limits, report)
     if not attempts.baseline.seconds:
-        least = least_minutes_for_one(attempts.longest_run_s)
-        enough = minutes_to_ask_for(budget_s / 60, least)
-        raise Unsupported(
-            f"--minutes={budget_s / 60:g}: a run up to batch {runner.cut.batches} takes "
-            f"{run_s:.0f} s; allowed: {enough:.1f} or more"
-        )
+        raise Unsupported(_describe_no_round(attempts, batches, run_s, budget))
+    tried = _describe_rounds(found, attempts, end, batches, budget)
+    best = attempts.best()
+    if best is None:
+        return tried
+    if end.is_interrupted:
+        comparison = _without_comparison(INTERRUPTED)
+    else:
+        run_s = attempts.baseline.run_s
+        comparison = _compare_runs(runner, hashed, best.change, limits, run_s)
+    return _recommend(tried, runner, found, best.change, comparison)
 
 
-def _lengthen_runs(
-    runner: ScriptRunner, found: LoopFindings, first: HashedRun, budget_s: float, first_s: float
-) -> float:
-    """Set the number of batches in each further run, by the speed of the first run.
-
-    first_s: seconds of the first run, from its start to its end. Returns the expected seconds of a
-    further run, from its start to its end.
-    """
-    batches = runner.cut.batches
-    later_s = first.seconds - first.once_s
+def _time_first_run(
+    runner: ScriptRunner, found: LoopFindings, hashed: HashedRun, seconds: float
+) -> FirstRun:
+    """The times of the first run. seconds: time of the run, from its start to its end."""
+    later_s = hashed.seconds - hashed.once_s
     # While a batch is hashed, workers make further batches, so that the next waits are shorter. A
     # further run has no hashing, so the time of hashing is added.
     if found.facts["num_workers"]:
-        later_s += first.hash_s
-    outside_s = max(0.0, first_s - later_s)
-    longer = choose_more_batches(found, batches, later_s, budget_s, outside_s, budget_s - first_s)
-    if longer == batches:
-        return first_s
-    runner.lengthen(longer)
-    return outside_s + later_s * (longer - 1) / (batches - 1)
+        later_s += hashed.hash_s
+    return FirstRun(batches=runner.cut.batches, seconds=seconds, later_s=later_s)
 
 
 def _describe_length(before: int, batches: int, first: HashedRun) -> str:
@@ -160,102 +129,38 @@ def _add_of_later_passes(
     return [*added, *changes][:MOST_CHANGES]
 
 
-@dataclass(frozen=True)
-class _Session:
-    """A loop that is tried: its runner, its findings, its first run, and the limits of time."""
+def _describe_no_round(attempts: Attempts, batches: int, run_s: float, budget: Budget) -> str:
+    """The message of the error if the budget had no time for a round.
 
-    runner: ScriptRunner
-    found: LoopFindings
-    first: HashedRun
-    """The first run, without a change."""
-    budget_s: float
-    """Maximum seconds of all runs together."""
-    deadline: Deadline
-    """The time at which the budget is spent."""
-    limit_s: float
-    """Maximum seconds of a further run; the run also ends at the deadline."""
-
-
-@dataclass(frozen=True)
-class _EndOfRounds:
-    """The reason why there was no further round, and the load of the machine until then.
-
-    If both reasons are False, more time would have added no round.
+    batches: number of batches in each run. run_s: expected seconds of a run.
     """
+    least = least_minutes_for_one(attempts.longest_run_s)
+    enough = minutes_to_ask_for(budget.minutes, least)
+    return (
+        f"--minutes={budget.minutes:g}: a run up to batch {batches} takes {run_s:.0f} s; allowed: "
+        f"{enough:.1f} or more"
+    )
 
-    is_out_of_time: bool
-    """True if the budget had no time for a further round."""
-    is_interrupted: bool
-    """True if a signal has ended the last round; `is_out_of_time` is then True, too."""
-    machine_load: LoadSummary | None
-    """The load by other programs during the rounds; None if no time has passed."""
 
+def _describe_rounds(
+    found: LoopFindings, attempts: Attempts, end: EndOfRounds, batches: int, budget: Budget
+) -> TriedLoop:
+    """The changes with their gains, without a recommendation.
 
-def _run_rounds(
-    session: _Session, attempts: Attempts, report: Callable[[str], None]
-) -> _EndOfRounds:
-    """Run rounds until the deadline or a signal.
-
-    Raises Unsupported if the script fails without a change, and SignalExit if a signal arrives
-    before any change can be judged.
+    batches: number of batches in each run.
     """
-    load, deadline, budget_s = LoadWatch(), session.deadline, session.budget_s
-
-    def end_round(number: int) -> None:
-        load.end_stretch()
-        spent_s = budget_s - deadline.remaining_s
-        report(f"round {number}: {spent_s:.0f} of at most {budget_s:.0f} s")
-
-    is_interrupted = False
-    try:
-        is_out_of_time = run_rounds(session.runner, attempts, deadline, session.limit_s, end_round)
-    except SignalExit:
-        # Rounds take minutes, so those that have ended are not thrown away.
-        if not any(map(attempts.gain, attempts.changed)):
-            raise
-        # With more time there would have been further rounds.
-        is_out_of_time = is_interrupted = True
-    return _EndOfRounds(is_out_of_time, is_interrupted, load.summary())
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Recommendation:
-    """The recommended change, its patch, and the comparison of its samples and losses."""
-
-    name: str | None = None
-    """Name of the change; None if no change is recommended."""
-    same_samples: bool | None = None
-    """True if the first pass has the same samples with the change; None if that is not known."""
-    not_compared: str = ""
-    """The reason why `same_samples` is None; empty if the samples were compared."""
-    losses: LossComparison = field(default_factory=LossComparison)
-    call: PatchedCall = field(default_factory=PatchedCall)
-    """A patch of the script's call of DataLoader, or advice if there can be none."""
-    notes: tuple[str, ...] = ()
-    """Sentences on the change, such as those on arguments that have no effect."""
-
-
-def _recommend(session: _Session, attempts: Attempts, is_interrupted: bool) -> _Recommendation:
-    """The recommendation of the best change; an empty one if there is none.
-
-    is_interrupted: True if a signal has ended the rounds; the script is then not run again.
-    """
-    best = attempts.best()
-    if best is None:
-        return _Recommendation()
-    if is_interrupted:
-        compared = _without_comparison(INTERRUPTED)
-    elif not session.deadline.has_room(COMPARISON_RUNS * attempts.baseline.run_s):
-        compared = _without_comparison("the time was used up")
-    else:
-        compared = _compare_runs(session, best.change)
-    call = patch_call(session.found.facts, best.change)
-    name = best.change.name
-    return replace(
-        compared,
-        name=name,
-        call=call,
-        notes=(*session.runner.notes.get(name, ()), *call.notes),
+    return TriedLoop(
+        place=found.facts["place"],
+        made_at=found.facts["made_at"],
+        batches=batches,
+        seconds=stats.median([*attempts.baseline.seconds.values()]),
+        changes=_describe_changes(found, attempts),
+        minutes=budget.minutes,
+        least_minutes=least_minutes_for_one(attempts.longest_run_s),
+        is_out_of_time=end.is_out_of_time,
+        is_interrupted=end.is_interrupted,
+        best=None,
+        machine_load=end.machine_load,
     )
 
 
@@ -280,17 +185,29 @@ def _describe_changes(found: LoopFindings, attempts: Attempts) -> tuple[TriedCha
     return tuple(sorted(tried, key=lambda each: -each.gain.value if each.gain else 1e9))
 
 
-def _compare_runs(session: _Session, change: Change) -> _Recommendation:
+@dataclass(frozen=True, kw_only=True)
+class _RunComparison:
+    """The samples and losses of the first pass with a change, beside those without it."""
+
+    same_samples: bool | None = None
+    """True if the samples are the same; None if that is not known."""
+    not_compared: str = ""
+    """The reason why `same_samples` is None; empty if the samples were compared."""
+    losses: LossComparison = field(default_factory=LossComparison)
+
+
+def _compare_runs(
+    runner: ScriptRunner, first: HashedRun, change: Change, limits: RunLimits, run_s: float
+) -> _RunComparison:
     """Compare the samples and losses of a run with the change to those of runs without it.
 
-    The runs without the change are the first run and a repetition of it.
+    The runs without the change are the first run and a repetition of it. run_s: seconds of a run
+    without the change; nothing is compared if no time is left for COMPARISON_RUNS such runs.
     """
-    first, deadline = session.first, session.deadline
+    if not limits.deadline.has_room(COMPARISON_RUNS * run_s):
+        return _without_comparison("the time was used up")
     try:
-        again, changed = (
-            session.runner.rerun_hashed(each, min(session.limit_s, max(0.0, deadline.remaining_s)))
-            for each in (AS_IS, change)
-        )
+        again, changed = (runner.rerun_hashed(each, limits.next_run_s) for each in (AS_IS, change))
     except Unsupported as error:
         return _without_comparison(str(error))
     except SignalExit:
@@ -298,12 +215,12 @@ def _compare_runs(session: _Session, change: Change) -> _Recommendation:
         return _without_comparison(INTERRUPTED)
     same, reason = _compare_samples(first.digests, again.digests, changed.digests)
     losses = compare_losses(first.losses, again.losses, changed.losses)
-    return _Recommendation(same_samples=same, not_compared=reason, losses=losses)
+    return _RunComparison(same_samples=same, not_compared=reason, losses=losses)
 
 
-def _without_comparison(reason: str) -> _Recommendation:
-    """A recommendation without a comparison, for that reason."""
-    return _Recommendation(not_compared=reason, losses=LossComparison(not_compared=reason))
+def _without_comparison(reason: str) -> _RunComparison:
+    """Neither samples nor losses were compared, for that reason."""
+    return _RunComparison(not_compared=reason, losses=LossComparison(not_compared=reason))
 
 
 def _compare_samples(
@@ -320,3 +237,24 @@ def _compare_samples(
     if again != first:
         return None, "the script draws other samples in each run"
     return changed == first, ""
+
+
+def _recommend(
+    tried: TriedLoop,
+    runner: ScriptRunner,
+    found: LoopFindings,
+    change: Change,
+    comparison: _RunComparison,
+) -> TriedLoop:
+    """`tried` with a recommendation of the change: its comparison, its patch, and notes on it."""
+    call = patch_call(found.facts, change)
+    return replace(
+        tried,
+        best=change.name,
+        same_samples=comparison.same_samples,
+        not_compared=comparison.not_compared,
+        losses=comparison.losses,
+        patch=call.patch,
+        notes=(*runner.notes.get(change.name, ()), *call.notes),
+        advice=call.advice,
+    )

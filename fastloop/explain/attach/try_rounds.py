@@ -1,7 +1,8 @@
 """Run a script in rounds, as it is and with changes, and estimate the gain of each change.
 
 A round has one run of the script as it is, and one run with each change that fits into the time.
-The gain of a change is the share of the loop's time that the change saves.
+The gain of a change is the share of the loop's time that the change saves. `Attempts` has the runs
+so far and chooses the changes of a round; `run_rounds` runs the rounds.
 """
 
 from __future__ import annotations
@@ -12,14 +13,16 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from fastloop.core import stats
+from fastloop.core.machine_load import LoadSummary, LoadWatch
 from fastloop.core.spans import now_ns, seconds_between
 from fastloop.core.time_limits import Deadline
-from fastloop.core.types import Unsupported
+from fastloop.core.types import SignalExit, Unsupported
 from fastloop.explain.attach.run_length import (
     COMPARISON_RUNS,
     FEWEST_ROUNDS,
     MOST_OF_ROUND,
     SLOWDOWN,
+    Budget,
 )
 from fastloop.explain.attach.script_runner import ScriptRunner
 from fastloop.explain.change import LEAST_GAIN, Change
@@ -165,28 +168,86 @@ def is_sure(gain: stats.Estimate) -> bool:
     return gain.is_interval and gain.low > 0 and gain.value >= LEAST_GAIN
 
 
+@dataclass(frozen=True, kw_only=True)
+class RunLimits:
+    """The limits of time for the runs in rounds, and for those that compare samples."""
+
+    budget: Budget
+    deadline: Deadline
+    """The time at which the budget is spent."""
+    longest_s: float
+    """Maximum seconds of a run."""
+
+    @property
+    def next_run_s(self) -> float:
+        """Seconds after which a run that begins now is killed; 0: no time is left."""
+        return min(self.longest_s, max(0.0, self.deadline.remaining_s))
+
+
+@dataclass(frozen=True, kw_only=True)
+class EndOfRounds:
+    """The reason why there was no further round, and the load of the machine until then.
+
+    If both reasons are False, more time would have added no round.
+    """
+
+    is_out_of_time: bool
+    """True if the budget had no time for a further round."""
+    is_interrupted: bool
+    """True if a signal has ended the last round; `is_out_of_time` is then True, too."""
+    machine_load: LoadSummary | None
+    """The load by other programs during the rounds; None if no time has passed."""
+
+
 def run_rounds(
-    runner: ScriptRunner,
-    attempts: Attempts,
-    deadline: Deadline,
-    limit_s: float,
-    end_round: Callable[[int], None],
+    runner: ScriptRunner, attempts: Attempts, limits: RunLimits, report: Callable[[str], None]
+) -> EndOfRounds:
+    """Run rounds until the deadline or a signal; each run is added to its attempt.
+
+    report: called with a line of progress after each round. Raises Unsupported if the script fails
+    without a change, and SignalExit if a signal arrives before any change can be judged.
+    """
+    load = LoadWatch()
+
+    def end_round(number: int) -> None:
+        load.end_stretch()
+        budget_s = limits.budget.seconds
+        spent_s = budget_s - limits.deadline.remaining_s
+        report(f"round {number}: {spent_s:.0f} of at most {budget_s:.0f} s")
+
+    is_interrupted = False
+    try:
+        is_out_of_time = _run_until_deadline(runner, attempts, limits, end_round)
+    except SignalExit:
+        # Rounds take minutes, so those that have ended are not thrown away.
+        if not any(map(attempts.gain, attempts.changed)):
+            raise
+        # With more time there would have been further rounds.
+        is_out_of_time = is_interrupted = True
+    return EndOfRounds(
+        is_out_of_time=is_out_of_time,
+        is_interrupted=is_interrupted,
+        machine_load=load.summary(),
+    )
+
+
+def _run_until_deadline(
+    runner: ScriptRunner, attempts: Attempts, limits: RunLimits, end_round: Callable[[int], None]
 ) -> bool:
     """Run rounds until the deadline, each in a random order.
 
-    limit_s: seconds after which a run is killed. end_round: called after each round, with its
-    number. Returns True if there was no time for a further round. Raises Unsupported if the script
-    fails without a change.
+    end_round: called after each round, with its number. Returns True if there was no time for a
+    further round. Raises Unsupported if the script fails without a change.
     """
     drawn = random.Random(0)
     for number in range(1, MOST_ROUNDS + 1):
-        chosen = attempts.choose_round(number, deadline.remaining_s)
+        chosen = attempts.choose_round(number, limits.deadline.remaining_s)
         if not chosen:
             return bool(attempts.choose_round(number, math.inf))
         order = [attempts.baseline, *chosen]
         drawn.shuffle(order)
         for each in order:
-            run_once(runner, each, number, deadline, limit_s)
+            run_once(runner, each, number, limits)
             if attempts.baseline.failure:
                 raise Unsupported(attempts.baseline.failure)
         end_round(number)
@@ -194,22 +255,19 @@ def run_rounds(
     return False
 
 
-def run_once(
-    runner: ScriptRunner, attempt: Attempt, number: int, deadline: Deadline, limit_s: float
-) -> None:
+def run_once(runner: ScriptRunner, attempt: Attempt, number: int, limits: RunLimits) -> None:
     """Run the script with the attempt's change, and note the time of the loop, or the failure.
 
-    number: number of the round. limit_s: seconds after which the run is killed; it is also killed
-    at the deadline, and does not begin after it.
+    number: number of the round. No run begins after the deadline.
     """
     start_ns = now_ns()
-    remaining_s = deadline.remaining_s
-    if remaining_s <= 0:
+    limit_s = limits.next_run_s
+    if limit_s <= 0:
         return
     try:
-        attempt.seconds[number] = runner.seconds(attempt.change, min(limit_s, remaining_s))
+        attempt.seconds[number] = runner.seconds(attempt.change, limit_s)
     except Unsupported as error:
         # If the deadline has passed, it has killed the run, and the change is not at fault.
-        if not deadline.is_over:
+        if not limits.deadline.is_over:
             attempt.failure = str(error)
     attempt.run_s = seconds_between(start_ns, now_ns())

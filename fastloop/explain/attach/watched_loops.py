@@ -1,12 +1,15 @@
 """Record loops over iterables that are not DataLoaders: FastLoaders, and the iterables that a
-script passes to fastloop.watch."""
+script passes to fastloop.watch.
+
+A pass is one iteration over the iterable. The records have the same form as those of a pass over a
+DataLoader without workers, so that the same code reads both.
+"""
 
 from __future__ import annotations
 
 import functools
 import os
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from types import ModuleType
@@ -18,13 +21,13 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from fastloop.core.parts import Part
 from fastloop.core.spans import cpu_ns, now_ns, process_cpu_ns
-from fastloop.explain.attach.early_stop import StopCounter, counter_of
+from fastloop.explain.attach.early_stop import counter_of
 from fastloop.explain.attach.loader_facts import SETTINGS, find_rank
 from fastloop.explain.attach.loader_places import place_in_script, place_of_pass
 from fastloop.explain.attach.loop_states import LOADER_NUMBERS, PASS_NUMBERS, LoaderState, PassState
 from fastloop.explain.attach.recorded_processes import open_script_log
 from fastloop.explain.attach.usage_probe import PassUsage
-from fastloop.observe.event_log import EventLog
+from fastloop.observe.event_log import EventLog, ThreadLog
 
 if TYPE_CHECKING:
     from fastloop.fastloader import FastLoader
@@ -44,7 +47,7 @@ def watch_loops(iterable: Iterable[T], folder: Path) -> Iterable[T]:
 
     if isinstance(iterable, (*RECORDED, FastLoader, Watched, WatchedIterator)):
         return iterable
-    recorder = LoopRecorder(_LoopLog.of_folder(str(folder)), iterable)
+    recorder = LoopRecorder(str(folder), iterable)
     if isinstance(iterable, Iterator):
         return WatchedIterator(iterable, recorder, now_ns())
     return Watched(iterable, recorder)
@@ -60,68 +63,66 @@ def probe_fastloader(module: ModuleType, folder: str) -> None:
     @functools.wraps(original)
     def __iter__(loader: FastLoader[Any]) -> Iterator[Any]:  # noqa: N807
         start_ns = now_ns()
-        recorder = LoopRecorder(_LoopLog.of_folder(folder), loader)
+        recorder = LoopRecorder(folder, loader)
         return WatchedIterator(original(loader), recorder, start_ns)
 
     module.FastLoader.__iter__ = __iter__
 
 
-@dataclass(frozen=True)
-class _LoopLog:
-    """The log of watched loops, and the counter that may end the script early."""
-
-    log: EventLog
-    counter: StopCounter | None
-    """The counter of steps; None: the script runs to its own end."""
-
-    @staticmethod
-    @cache
-    def of_folder(folder: str) -> _LoopLog:
-        """The log in the folder; each call with the same folder returns the same object."""
-        return _LoopLog(open_script_log(folder), counter_of(folder))
+@cache
+def _open_log(folder: str) -> EventLog:
+    """The log in the folder; each call with the same folder returns the same object, which finds
+    the log of a thread faster."""
+    return open_script_log(folder)
 
 
-@dataclass
+def _number_loader() -> LoaderState:
+    """The state of a loader of this process, with the next number."""
+    return LoaderState(next(LOADER_NUMBERS), os.getpid())
+
+
 class LoopRecorder:
-    """Records the passes, which are single iterations, over an iterable to a log."""
+    """Records the passes over an iterable to the log in a folder."""
 
-    log: _LoopLog
-    iterable: Any
-    state: LoaderState = field(
-        default_factory=lambda: LoaderState(next(LOADER_NUMBERS), os.getpid())
-    )
-    """The number of the iterable among the loaders of this process; a fork makes a new state."""
+    def __init__(self, folder: str, iterable: Any) -> None:
+        self.log = _open_log(folder)
+        self.counter = counter_of(folder)
+        """The counter of steps that may end the script early; None: the script runs to its own
+        end."""
+        self._iterable = iterable
+        self._loader = _number_loader()
 
     def begin(self, place: str, start_ns: int, stop_ns: int) -> PassState:
         """Record the beginning of a pass, and return the state of the pass.
 
         place: file and line of the loop. start_ns, stop_ns: times before and after iter().
         """
-        if self.state.process_id != os.getpid():
-            self.state = LoaderState(next(LOADER_NUMBERS), os.getpid())
-        log = self.log.log
-        if not self.state.is_described:
-            self.state.is_described = True
-            log.add_fact(loader=self.state.number, made_at="", **_describe(self.iterable))
+        # In a forked process the iterable is another loader.
+        if self._loader.process_id != os.getpid():
+            self._loader = _number_loader()
+        loader = self._loader
+        if not loader.is_described:
+            loader.is_described = True
+            self.log.add_fact(loader=loader.number, made_at="", **_describe(self._iterable))
         number = next(PASS_NUMBERS)
-        log.add_fact(
+        self.log.add_fact(
             pass_number=number,
-            loader=self.state.number,
+            loader=loader.number,
             earlier_passes=0,
             first_pass=number,
             pids=[],
             place=place,
         )
-        log.here().add(Part.START, start_ns, stop_ns, 0, number)
+        self.log.here().add(Part.START, start_ns, stop_ns, 0, number)
         return PassState(
             number=number,
-            loader=self.state,
+            loader=loader,
             begun_ns=stop_ns,
             place=place,
             earlier_passes=0,
             first_pass=number,
             second_batch_at=1,
-            usage=PassUsage(log, "steps"),
+            usage=PassUsage(self.log, "steps"),
         )
 
 
@@ -154,7 +155,7 @@ def _refuse_own_name(wrapper: object, name: str) -> None:
 
 
 class Watched(Generic[T]):
-    """Wraps an iterable, and records each loop over it. Its attributes are those of the iterable.
+    """Wraps an iterable, and records each loop over it. It has the attributes of the iterable.
 
     iterable: must not be an iterator. recorder: the recorder of the same iterable.
     """
@@ -205,19 +206,10 @@ class WatchedIterator(Generic[T]):
         return self
 
     def __next__(self) -> T:
-        if self._state is None:
-            # The pass begins with the first next(), because its caller is the script's loop. If a
-            # thread only calls next(), there is no line of the script: the place of iter() counts.
-            place = place_in_script() or self._place
-            self._state = self._recorder.begin(place, self._start_ns, self._stop_ns)
-        state = self._state
-        here = self._recorder.log.log.here()
+        state = self._state or self._begin_pass()
+        here = self._recorder.log.here()
         start_ns = now_ns()
-        has_step = self._count > 0
-        state.end_step(here, start_ns, process_cpu_ns(), has_inner_loop=False)
-        if has_step and (counter := self._recorder.log.counter):
-            loop = state.place, state.loader.made_at
-            counter.count_step(loop, start_ns - state.step_start_ns)
+        self._end_step(state, here, start_ns)
         begun_ns = cpu_ns()
         try:
             batch = next(self._iterator)
@@ -231,3 +223,17 @@ class WatchedIterator(Generic[T]):
         state.begin_step(self._count, stop_ns, process_cpu_ns())
         self._count += 1
         return batch
+
+    def _begin_pass(self) -> PassState:
+        """Begin the pass with the first next(), because its caller is the script's loop."""
+        # If a thread only calls next(), there is no line of the script: the place of iter() counts.
+        place = place_in_script() or self._place
+        self._state = self._recorder.begin(place, self._start_ns, self._stop_ns)
+        return self._state
+
+    def _end_step(self, state: PassState, here: ThreadLog, stop_ns: int) -> None:
+        """Record and count the step on the last batch, if there is a batch; this may end the
+        script."""
+        state.end_step(here, stop_ns, process_cpu_ns(), has_inner_loop=False)
+        if self._count and (counter := self._recorder.counter):
+            counter.count_step((state.place, state.loader.made_at), stop_ns - state.step_start_ns)

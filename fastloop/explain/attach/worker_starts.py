@@ -1,6 +1,8 @@
 """Estimate the time that a DataLoader's workers take to start and to end.
 
-The time is measured on similar processes, which this process starts.
+The time is measured on similar processes, which this process starts. A spawned process imports the
+module of its function, and the import counts as a part of the start: so this module is alone, and
+imports little.
 """
 
 from __future__ import annotations
@@ -14,8 +16,6 @@ from typing import Any
 
 from fastloop.core.spans import now_ns
 
-# A spawned process imports the module of its function, so this one imports little: its import would
-# count as a part of the start.
 TRIES_OF_FORKS = 3
 """Number of tries if workers are forked; their median counts."""
 DATALOADER_FACTOR = 2.0

@@ -1,8 +1,8 @@
-"""Find the file that a memory map shows, as a MappedFile, or the map's part of it, as a FileRegion.
+"""The file that a memory map of numpy shows: checked before the map is read, or mapped again.
 
-A MappedFile is checked before its map is read, because reading the map ends the process if the file
-has become shorter. A FileRegion says which part of the file a map shows. Another process can map
-that part again, or read it.
+`find_file` returns a MappedFile, which is checked before its map is read, because reading the map
+ends the process if the file has become shorter. `region_of` returns a FileRegion, the part of the
+file that the map shows. Another process can map that part again, or read it.
 """
 
 from __future__ import annotations
@@ -49,9 +49,12 @@ class MappedFile:
         try:
             status = os.stat(self.path)
         except OSError:
+            # The file was deleted, or can't be asked.
             return
         if FileIdentity.of(status) == self.identity and status.st_size < self.end:
-            raise OSError(describe_cut(self.path, self.end))
+            # The native core has the same message.
+            problem = f"{self.path}: this file has become shorter"
+            raise OSError(f"{problem} than the {self.end} bytes that are mapped")
 
     @property
     def native(self) -> tuple[bytes, int, int, int]:
@@ -59,29 +62,23 @@ class MappedFile:
         return os.fsencode(self.path), self.identity.device, self.identity.inode, self.end
 
 
-def describe_cut(path: str, end: int) -> str:
-    """The message for a file that has become shorter than `end` bytes.
-
-    The native core has the same message.
-    """
-    return f"{path}: this file has become shorter than the {end} bytes that are mapped"
-
-
 def find_file(array: Any) -> MappedFile | None:
     """The file that a memory map of numpy, or a view of one, shows.
 
     None for other memory, for an empty array, and if the path has no file of the map's size.
     """
-    whole = array
+    # `base` of a view is the array that the view was made of.
+    whole: Any = array
     while isinstance(whole, np.ndarray) and not isinstance(whole, np.memmap):
         whole = whole.base
-    shown, path = getattr(whole, "_mmap", None), getattr(whole, "filename", None)
-    if shown is None or path is None or not array.nbytes:
+    path = _path_of(whole)
+    if path is None or not array.nbytes:
         return None
     try:
         status = os.stat(path)
-        if status.st_size != shown.size():
-            # The size differs from the map's, so another file now has this path.
+        # If the size differs from the map's, another file now has this path. A closed map has no
+        # size, and raises ValueError.
+        if status.st_size != whole._mmap.size():  # pyright: ignore[reportAttributeAccessIssue]
             return None
     except (OSError, ValueError):
         return None
@@ -92,6 +89,14 @@ def find_file(array: Any) -> MappedFile | None:
     )
     end = _file_offset(whole, last) + array.itemsize
     return MappedFile(os.path.abspath(path), FileIdentity.of(status), end)
+
+
+def _path_of(array: Any) -> Any:
+    """The path of the file that a memory map shows; None for any other object."""
+    # An array that numpy has computed from a map is a np.memmap, too, but shows no file.
+    if getattr(array, "_mmap", None) is None:
+        return None
+    return getattr(array, "filename", None)
 
 
 def _file_offset(array: Any, address: int) -> int:
@@ -126,14 +131,15 @@ class FileRegion:
 
 
 def region_of(array: Any) -> FileRegion | None:
-    """Return the region of the file that a memory map, or a contiguous part of one, shows.
+    """The region of the file that a memory map, or a contiguous part of one, shows.
 
     None for any other object, for a deleted file, and for a writable copy-on-write map, which may
     differ from its file.
     """
-    shown, path = getattr(array, "_mmap", None), getattr(array, "filename", None)
-    if shown is None or path is None or not array.nbytes or not array.flags.c_contiguous:
+    path = _path_of(array)
+    if path is None or not array.nbytes or not array.flags.c_contiguous:
         return None
+    # "c" is copy-on-write: the program's changes stay in memory.
     if array.mode == "c" and array.flags.writeable:
         return None
     try:

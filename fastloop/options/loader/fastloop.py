@@ -21,9 +21,9 @@ from fastloop.core.types import Epochs, Tree, Unsupported, name_of, option
 from fastloop.data.crop_columns import crop_columns
 from fastloop.data.cropped_dataset import CroppedDataset, plan_of_indices
 from fastloop.data.dataset_batches import needs_no_collate
-from fastloop.data.dataset_samples import is_broken, wrap_samples
+from fastloop.data.dataset_samples import is_broken, uint8_samples, wrap_samples
 from fastloop.data.image_file_column import ImageFileColumn
-from fastloop.data.image_files import LabelledImages, uint8_samples
+from fastloop.data.image_files import LabelledImages
 from fastloop.data.random_samples import SeededDataset
 from fastloop.data.rows import read_into_memory
 from fastloop.data.torch_epochs import identity_collate

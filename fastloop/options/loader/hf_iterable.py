@@ -18,7 +18,8 @@ from fastloop.core.plan import Plan
 from fastloop.core.prepared_data import PreparedData
 from fastloop.core.protocols import Store
 from fastloop.core.types import Batches, Epochs, Unsupported, option
-from fastloop.data.torch_epochs import check_shards, stream_epochs
+from fastloop.data.shard_checks import check_shards
+from fastloop.data.torch_epochs import stream_epochs
 
 LIBRARY = Library("datasets", "loader=hf_iterable", "pip install datasets")
 

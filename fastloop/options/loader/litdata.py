@@ -18,7 +18,8 @@ from fastloop.core.prepared_data import PreparedData
 from fastloop.core.protocols import Store
 from fastloop.core.trees import stack_leaves
 from fastloop.core.types import Batches, Epochs, Unsupported, option
-from fastloop.data.torch_epochs import check_shards, stream_epochs
+from fastloop.data.shard_checks import check_shards
+from fastloop.data.torch_epochs import stream_epochs
 
 SHUFFLE_WINDOW = 256
 """Samples that are shuffled, and decoded, together: LitData's default of item_shuffle_window, which

@@ -11,7 +11,7 @@ from fastloop.core.plan import Plan
 from fastloop.core.prepared_data import PreparedData
 from fastloop.core.types import Epochs, option
 from fastloop.data.dataset_batches import needs_no_collate
-from fastloop.data.image_files import uint8_samples
+from fastloop.data.dataset_samples import uint8_samples
 from fastloop.data.torch_epochs import identity_collate, torch_epochs
 
 

@@ -21,7 +21,8 @@ from fastloop.core.protocols import Store
 from fastloop.core.seeds import epoch_seed
 from fastloop.core.trees import stack_leaves
 from fastloop.core.types import Batches, Epochs, Unsupported, option
-from fastloop.data.torch_epochs import check_shards, stream_epochs
+from fastloop.data.shard_checks import check_shards
+from fastloop.data.torch_epochs import stream_epochs
 
 LIBRARY = Library("webdataset", "loader=webdataset", "pip install webdataset")
 

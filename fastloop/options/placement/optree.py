@@ -7,8 +7,8 @@ from collections.abc import Callable
 import optree
 import torch
 
+from fastloop.core.containers import is_packed
 from fastloop.core.move_tensors import leaf_mover
-from fastloop.core.trees import is_packed
 from fastloop.core.types import Tree, option
 
 

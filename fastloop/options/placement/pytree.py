@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_map
 
+from fastloop.core.containers import is_packed, is_tensor_collection
 from fastloop.core.move_tensors import leaf_mover
-from fastloop.core.trees import is_packed, is_tensor_collection
 from fastloop.core.types import Tree, option
 
 
