@@ -33,7 +33,7 @@ FAIL_ABOVE = 2.0
 Smaller differences are not a reason to prefer a version."""
 FOLDER = "check"
 """Name of the folder for the results of both versions, in the outputs folder."""
-IMPORTED_LATER = ("fastloop.sweep.version_source", "fastloop.sweep.machine_lock")
+IMPORTED_LATER = ("fastloop.sweep.open_versions", "fastloop.sweep.machine_lock")
 """Modules that `check_versions` imports before it handles signals. During these imports, a signal
 therefore ends the command at once."""
 
@@ -89,8 +89,8 @@ def _measure(
     from fastloop.reporting.header import load_lines
     from fastloop.reporting.version_outcome import VersionOutcome
     from fastloop.sweep.compare_versions import compare_versions
+    from fastloop.sweep.open_versions import open_versions
     from fastloop.sweep.version_process import BASE, NEW
-    from fastloop.sweep.version_source import open_versions
 
     folder = outputs_folder() / FOLDER / f"{wall_ms()}-{os.getpid()}"
     is_complete = False

@@ -140,13 +140,13 @@ def _run_jobs(requests: Sequence[JobRequest], folder: Path, connection: Connecti
     """Run trials of all jobs as one sweep; the command that started this process schedules them."""
     from dataclasses import replace
 
-    from fastloop.sweep.measure import sweep_job
     from fastloop.sweep.progress import Progress
     from fastloop.sweep.tracking import SweepTracker
 
     # An older fastloop, as the base, has these functions in the modules that are named second.
     job_names = _find_function("job_names", "fastloop.sweep.job_names", "fastloop.sweep.request")
     run_sweep = _find_function("run_sweep", "fastloop.sweep.run_rounds", "fastloop.sweep.rounds")
+    sweep_job = _find_function("sweep_job", "fastloop.sweep.sweep_job", "fastloop.sweep.measure")
 
     def schedule(states: Sequence[JobState], run_round: RunRound) -> list[JobState]:
         # The first trial of a job compares all of its data with the dataset. Its times don't count.

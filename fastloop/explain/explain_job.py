@@ -67,10 +67,10 @@ from fastloop.observe.timeline_svg import draw_timeline
 from fastloop.processes.rank_group import resolve_device
 from fastloop.sweep.early_check import reason_against
 from fastloop.sweep.explain_stage import ExplainJob
-from fastloop.sweep.job_state import SweepJob
 from fastloop.sweep.prepare_job import prepare_job
 from fastloop.sweep.progress import Progress
 from fastloop.sweep.request import JobRequest
+from fastloop.sweep.sweep_job import SweepJob
 from fastloop.trial.job import Job
 from fastloop.trial.timed_trial import run_trial
 

@@ -43,7 +43,7 @@ from fastloop.explain.ready_data import (
 )
 from fastloop.explain.rungs import rungs_of
 from fastloop.trial.job_context import JobContext
-from fastloop.trial.page_cache import ReopenableLoader, open_reopenable
+from fastloop.trial.reopenable_loader import ReopenableLoader, open_reopenable
 from fastloop.trial.window import Consumer
 
 

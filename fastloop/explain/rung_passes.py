@@ -28,7 +28,8 @@ from fastloop.explain.rungs import rungs_of
 from fastloop.trial.job import Job
 from fastloop.trial.job_context import JobContext
 from fastloop.trial.job_start import start_job
-from fastloop.trial.page_cache import ReopenableLoader, set_cache_state
+from fastloop.trial.page_cache import set_cache_state
+from fastloop.trial.reopenable_loader import ReopenableLoader
 from fastloop.trial.window import Consumer, drain, num_repeats
 
 TIMED_SHARES = 3

@@ -57,15 +57,15 @@ def _outcome_sentences(comparison: Comparison) -> list[str]:
             f"{lowest}, the highest {rows[-1].label}'s, {show_time(rows[-1].median_s)}.",
         ]
     # The job of the lowest median has rank 1: no job is surely faster than it.
-    best = [row for row in rows if row.rank == rows[0].rank]
-    if len(best) == 1:
-        return [_fastest_sentence(comparison, best[0].label, best[0])]
+    tied = [row for row in rows if row.rank == rows[0].rank]
+    if len(tied) == 1:
+        return [_fastest_sentence(comparison, rows[0].label, rows[0])]
     # If all jobs of the tie have one loader, that loader is the answer, and the tie is between its
     # settings.
-    if loader := _find_common_loader(comparison, best):
-        tie = _describe_tie(comparison, best, prefix=f"{loader}, ")
-        return [_fastest_sentence(comparison, loader, best[0]), f"Its {tie}."]
-    return _tie_sentences(comparison, best)
+    if loader := _find_common_loader(comparison, tied):
+        tie = _describe_tie(comparison, tied, prefix=f"{loader}, ")
+        return [_fastest_sentence(comparison, loader, rows[0]), f"Its {tie}."]
+    return _tie_sentences(comparison, tied)
 
 
 def _fastest_sentence(comparison: Comparison, name: str, best: Row) -> str:
@@ -90,38 +90,42 @@ def _fastest_sentence(comparison: Comparison, name: str, best: Row) -> str:
     return f"{name} is fastest: {multiple} ({times}{bounds})."
 
 
-def _tie_sentences(comparison: Comparison, best: Sequence[Row]) -> list[str]:
+def _tie_sentences(comparison: Comparison, tied: Sequence[Row]) -> list[str]:
     """Sentences on the jobs that share the first rank, and on their speeds.
 
-    A single sentence says both if all jobs are surely as fast as the first one.
+    A single sentence says both if the tie is proven.
     """
-    tie = _describe_tie(comparison, best)
-    speeds = _describe_speeds(comparison, best)
+    tie = _describe_tie(comparison, tied)
+    is_proven = not _find_undecided(comparison, tied)
+    speeds = _describe_speeds(comparison, tied, is_proven)
     if not speeds:
         return [f"{tie}."]
-    if all(row.label in comparison.equal for row in best[1:]):
+    if is_proven:
         return [f"{tie}, {speeds}."]
     return [f"{tie}.", f"{speeds[0].upper()}{speeds[1:]}."]
 
 
-def _describe_tie(comparison: Comparison, best: Sequence[Row], prefix: str = "") -> str:
+def _find_undecided(comparison: Comparison, tied: Sequence[Row]) -> list[Row]:
+    """The jobs of a tie that are not surely as fast as its first job; a proven tie has none."""
+    return [row for row in tied[1:] if row.label not in comparison.equal]
+
+
+def _describe_tie(comparison: Comparison, tied: Sequence[Row], prefix: str = "") -> str:
     """The clause that says how certain the tie is: `a and b are equally fast (within 2 %)`.
 
-    best: the jobs that share the first rank, the fastest first. prefix: the beginning of their
+    tied: the jobs that share the first rank, the fastest first. prefix: the beginning of their
     labels that is left out.
     """
-    as_fast = {best[0].label, *comparison.equal}
-    names = {row.label: row.label.removeprefix(prefix) for row in best}
-    equal = [name for label, name in names.items() if label in as_fast]
-    undecided = [name for label, name in names.items() if label not in as_fast]
+    undecided = _find_undecided(comparison, tied)
+    equal = [row for row in tied if row not in undecided]
     if not undecided:
-        return f"{_join_names(equal)} are equally fast (within 2 %)"
+        return f"{_join_labels(equal, prefix)} are equally fast (within 2 %)"
     hint = _hint_at_trials(comparison)
     if len(equal) == 1:
-        return f"{_join_names([*names.values()])} can't be told apart yet ({hint})"
+        return f"{_join_labels(tied, prefix)} can't be told apart yet ({hint})"
     return (
-        f"{_join_names(equal)} are equally fast (within 2 %), and {_join_names(undecided)} can't "
-        f"be told apart from them yet ({hint})"
+        f"{_join_labels(equal, prefix)} are equally fast (within 2 %), and "
+        f"{_join_labels(undecided, prefix)} can't be told apart from them yet ({hint})"
     )
 
 
@@ -138,20 +142,20 @@ def _hint_at_trials(comparison: Comparison) -> str:
     return "; ".join(parts)
 
 
-def _describe_speeds(comparison: Comparison, best: Sequence[Row]) -> str:
+def _describe_speeds(comparison: Comparison, tied: Sequence[Row], is_proven: bool) -> str:
     """The clause with the speeds of a tie's jobs: `both 12 times raw (8.8 ms against 106 ms)`.
 
     If there is no baseline outside of the tie, the clause has the times alone: `both with 8.8 ms a
-    trial`. Empty if there is such a baseline, but no ratio to its times.
+    trial`. Empty if there is such a baseline, but no ratio to its times. is_proven: True: the
+    clause continues a sentence; False: the clause is a sentence, and has a verb.
     """
-    jobs = "both" if len(best) == 2 else "all"
-    is_proven = len(comparison.equal) + 1 >= len(best)
-    unit = unit_of_all([row.median_s for row in best])
-    times = f"{_show_range([unit.of(row.median_s) for row in best])} {unit.name}"
-    base = _find_baseline_outside(comparison, best)
+    jobs = "both" if len(tied) == 2 else "all"
+    unit = unit_of_all([row.median_s for row in tied])
+    times = f"{_show_range([unit.of(row.median_s) for row in tied])} {unit.name}"
+    base = _find_baseline_outside(comparison, tied)
     if base is None:
         return f"{jobs} {'with' if is_proven else 'take'} {times} a trial"
-    multiples = [1 / row.ratio.estimate for row in best if row.ratio]
+    multiples = [1 / row.ratio.estimate for row in tied if row.ratio]
     if not multiples:
         return ""
     verb = "" if is_proven else "are "
@@ -159,23 +163,23 @@ def _describe_speeds(comparison: Comparison, best: Sequence[Row]) -> str:
     return f"{jobs} {verb}{multiple} ({times} against {_show_beside(unit, base)})"
 
 
-def _find_baseline_outside(comparison: Comparison, best: Sequence[Row]) -> Row | None:
-    """The row of the baseline; None if there is no baseline, or if it is one of the jobs `best`."""
+def _find_baseline_outside(comparison: Comparison, tied: Sequence[Row]) -> Row | None:
+    """The row of the baseline; None if there is no baseline, or if it is one of the jobs `tied`."""
     base = comparison.row(comparison.baseline)
-    return None if base in best else base
+    return None if base in tied else base
 
 
-def _find_common_loader(comparison: Comparison, best: Sequence[Row]) -> str:
+def _find_common_loader(comparison: Comparison, tied: Sequence[Row]) -> str:
     """The loader of all jobs of a tie; empty if they have several.
 
     Also empty if the loader does not tell the tie from the rest: no other job has another loader,
     the tie has the baseline, or the labels of the jobs do not begin with the loader.
     """
-    loader = best[0].result.loader
-    is_common = all(row.result.loader == loader for row in best)
-    is_prefix = all(row.label.startswith(f"{loader}, ") for row in best)
+    loader = tied[0].result.loader
+    is_common = all(row.result.loader == loader for row in tied)
+    is_prefix = all(row.label.startswith(f"{loader}, ") for row in tied)
     has_others = any(row.result.loader != loader for row in comparison.rows)
-    has_baseline = any(row.label == comparison.baseline for row in best)
+    has_baseline = any(row.label == comparison.baseline for row in tied)
     return loader if is_common and is_prefix and has_others and not has_baseline else ""
 
 
@@ -271,8 +275,12 @@ def _show_range(values: Sequence[float], digits: int = 3) -> str:
     return low if low == high else f"{low} to {high}"
 
 
-def _join_names(names: Sequence[str]) -> str:
-    """The names in words; if there are more than MOST_NAMED, the last ones as a number."""
+def _join_labels(rows: Sequence[Row], prefix: str) -> str:
+    """The labels of the jobs in words, each without `prefix`.
+
+    If there are more than MOST_NAMED jobs, a number replaces the last labels.
+    """
+    names = [row.label.removeprefix(prefix) for row in rows]
     if len(names) > MOST_NAMED:
         left = len(names) - MOST_NAMED + 1
         names = [*names[: MOST_NAMED - 1], f"{left} others"]

@@ -92,16 +92,12 @@ class Comparison:
     """Label of the row that ratios refer to; empty if this group has no such row."""
     undetermined: str
     """Reason why there are no ranks; empty if there are ranks."""
-    needed: str
-    """The approximate number of trials, in words, that would tell apart the jobs of rank 1; empty
-    if one job leads."""
-    enough_trials: int = 0
-    """The number of trials in `needed`; 0 if it is not known."""
-    equal: tuple[str, ...] = ()
+    enough_trials: int
+    """The approximate number of trials that would tell apart the jobs of rank 1; 0 if it is not
+    known, or if one job leads."""
+    equal: tuple[str, ...]
     """Labels of the jobs that are surely as fast as the first one."""
-    undecided: tuple[str, ...] = ()
-    """Labels of the jobs that are neither surely slower than the first one nor surely as fast."""
-    look_share: float | None = None
+    look_share: float | None
     """See `Ranking.share`."""
 
     def row(self, label: str) -> Row | None:
@@ -250,10 +246,8 @@ def _comparison(
         rows=rows,
         baseline=labels[base] if base in trials else "",
         undetermined=ranking.undetermined,
-        needed=ranking.needed,
         enough_trials=ranking.enough_trials,
         equal=tuple(labels[name] for name in ranking.equal),
-        undecided=tuple(labels[name] for name in ranking.undecided),
         look_share=ranking.share,
     )
 

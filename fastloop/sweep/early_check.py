@@ -1,6 +1,7 @@
-"""Check early whether jobs can run: their settings, and a few samples of each dataset.
+"""Check early whether a sweep can run: the settings of its jobs, and a few samples of each dataset.
 
-A sweep calls `check_requests` before it waits for the machine, so that nobody waits in vain.
+`reason_against_sweep` compares the settings of all jobs. A sweep calls `check_requests` before it
+waits for the machine, so that nobody waits in vain.
 """
 
 from __future__ import annotations
@@ -35,8 +36,10 @@ from fastloop.data.sample_chunks import collate_chunk
 from fastloop.data.spread_indices import spread_indices
 from fastloop.processes.environments import environment_for
 from fastloop.processes.rank_group import resolve_device
+from fastloop.reporting.baseline import find_baseline, no_baseline_message
 from fastloop.sweep.job_names import job_names
 from fastloop.sweep.request import JobRequest
+from fastloop.sweep.settings import SWEEP_SETTINGS
 from fastloop.trial.job import Job
 from fastloop.trial.model_input import find_model_input
 from fastloop.trial.support import check_support
@@ -46,6 +49,40 @@ UNSUPPORTED = f"{FailureKind.UNSUPPORTED}: "
 
 NUM_CHECKED = 16
 """Number of samples that are checked, spread evenly over the dataset."""
+
+
+def reason_against_sweep(requests: Sequence[JobRequest]) -> str:
+    """The reason why the sweep can't be measured; empty if it can."""
+    first = requests[0]
+    sweep = first.tracker, first.sweep
+    if any((request.tracker, request.sweep) != sweep for request in requests):
+        names = ", ".join(("tracker", *SWEEP_SETTINGS))
+        return f"these settings are the same for all jobs of a sweep: {names}"
+    loaders = [request.choices["loader"] for request in requests]
+    names = dict(zip(job_names(requests), loaders, strict=True))
+    if (baseline := first.sweep.baseline) and not find_baseline(names, baseline):
+        return no_baseline_message(names, baseline)
+    if first.sweep.seconds and not first.sweep.interleave:
+        setting = f"seconds={first.sweep.seconds:g} with interleave=false"
+        return f"{setting}: the trials of the first job may leave no time for the others"
+    if reason := _reason_against_auto(requests):
+        return reason
+    # A single job that can't run gets no table, because the reason is the whole answer.
+    reason = reason_against(first.job, first.launcher) if len(requests) == 1 else ""
+    return f"unsupported: {reason}" if reason else ""
+
+
+def _reason_against_auto(requests: Sequence[JobRequest]) -> str:
+    """The reason why trials=auto does not work for these requests; empty if it does."""
+    jobs = [request.job for request in requests]
+    if not any(job.is_auto for job in jobs):
+        return ""
+    if numbers := [job.trials for job in jobs if not job.is_auto]:
+        both = f"trials=auto,{numbers[0]}"
+        return f"{both}: allowed: auto for all jobs of a sweep, as they are ranked together"
+    if not requests[0].sweep.interleave:
+        return "trials=auto with interleave=false: allowed: interleave=true, as rounds are judged"
+    return ""
 
 
 def check_requests(requests: Sequence[JobRequest]) -> None:

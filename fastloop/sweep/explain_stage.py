@@ -15,8 +15,9 @@ from fastloop.core.result import Result
 from fastloop.core.types import JobFailed, Unsupported, UsageError
 from fastloop.core.user_code import error_line
 from fastloop.sweep.forecast import num_passes
-from fastloop.sweep.job_state import DETAILS, JobState, SweepJob
+from fastloop.sweep.job_state import DETAILS, JobState
 from fastloop.sweep.progress import Progress
+from fastloop.sweep.sweep_job import SweepJob
 from fastloop.trial.job import Job
 
 ExplainJob = Callable[[SweepJob, Callable[[str], None]], Explanation]

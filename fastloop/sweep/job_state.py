@@ -1,53 +1,41 @@
-"""Keep the state of a job during its sweep: the result so far, written to disk after every change.
-
-A `SweepJob` is a job before it runs, and `JobState` is the same job while the sweep runs it.
-"""
+"""The state of a job while its sweep runs: the result so far, written after every change."""
 
 from __future__ import annotations
 
 import secrets
-from dataclasses import dataclass, replace
-from pathlib import Path
+from dataclasses import replace
 
 from fastloop.core.atomic_files import remove, write_text
 from fastloop.core.auto_trials import fewest_trials
 from fastloop.core.explanation import EXPLANATION_FILE, TIMELINE_SVG, TIMELINE_TRACE
-from fastloop.core.launcher import Launcher
 from fastloop.core.passwords import without_address_users, without_passwords
 from fastloop.core.prepared_data import PreparedData
 from fastloop.core.result import Result, Status
 from fastloop.core.result_io import save
 from fastloop.core.types import Failure, FailureKind
+from fastloop.sweep.sweep_job import SweepJob
 from fastloop.sweep.tracking import SweepTracker
-from fastloop.trial.job import Job
 
 DETAILS = "traceback.txt"
 """Name of the file with the traceback, or the stacks, of a job that failed."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class SweepJob:
-    """A job of a sweep, the folder of its files, and its result before it runs."""
-
-    index: int
-    """Position among the command's jobs, by which ranks on other nodes refer to the job."""
-    job: Job
-    launcher: Launcher
-    folder: Path
-    """The folder of the job's files."""
-    config_yaml: str
-    result: Result
-    """The result before the job runs."""
-    earlier: Result | None = None
-    """The job's result in an interrupted sweep that is resumed; None otherwise."""
-    most_prepare_s: float | None = None
-    """Seconds after which preparing the job's data fails; None: there is no such limit."""
-
-
 class JobState:
     """The present state of one job of a sweep.
 
-    The result of an interrupted sweep is not overwritten until the job is continued.
+    A job with a result from an interrupted sweep begins as `earlier`: that result is on disk, and
+    must not be overwritten yet. Any other job begins as `running`. A job is `ended` once its result
+    is final, and `logged` once the final result has been given to the tracker. These methods take a
+    job from state to state:
+
+    method         from              to
+    continue_from  earlier           running
+    keep           earlier           logged
+    begin          running           running, with its first files written
+    finish         running           ended
+    track          ended             logged
+    fail           running           logged
+    abort          running or ended  logged
     """
 
     def __init__(self, entry: SweepJob, tracking: SweepTracker) -> None:
@@ -56,8 +44,7 @@ class JobState:
         self.result = entry.earlier or entry.result
         self.prepared: PreparedData | None = None
         self.owns_result = entry.earlier is None
-        """False while the result on disk belongs to an interrupted sweep, and must not be
-        overwritten yet."""
+        """False in the state `earlier`."""
         # The number is drawn at random, so that no loader can foresee which of its trials is
         # compared. It is below the fewest trials, because with trials=auto nobody knows whether a
         # later one will run.
@@ -106,37 +93,24 @@ class JobState:
             self.update(run_id=self.tracking.start(self.result) or self.result.run_id)
             self.update(recorded=self.tracking.finish(self.result, self.entry.folder))
 
-    def fail(self, failure: Failure) -> None:
-        """End the job as FAILED, with the failure's reason."""
-        self.end("FAILED", failure)
-
-    def end(self, status: Status, failure: Failure | None = None) -> None:
-        """Write the final result, then log it with the tracker."""
-        self._set_final_result(status, failure)
-        try:
-            self._write_final_result(failure)
-        # The result is logged even if this disk is full: the tracker's disk may have space.
-        finally:
-            self.track()
-
     def finish(self) -> None:
         """End the job as FINISHED, and leave the logging of the result to a call of `track`."""
-        self._set_final_result("FINISHED", None)
-        self._write_final_result(None)
+        self._end("FINISHED", None)
 
-    def _set_final_result(self, status: Status, failure: Failure | None) -> None:
-        """Set the final result, and first write the files of a job that has not begun."""
-        self._ending = (status, failure)
-        if not self.has_begun:
-            self.begin()
-        reason, kind = (failure.reason, failure.kind) if failure else ("", None)
-        self.result = replace(self.result, status=status, status_reason=reason, failure_kind=kind)
+    def fail(self, failure: Failure) -> None:
+        """End the job as FAILED, with the failure's reason, and log the result."""
+        self._end_and_track("FAILED", failure)
 
-    def _write_final_result(self, failure: Failure | None) -> None:
-        """Write the result, and the details of the failure if there are any."""
-        save(self.result, self.entry.folder)
-        if failure and failure.details:
-            write_text(self.entry.folder / DETAILS, without_passwords(failure.details))
+    def abort(self, status: Status, reason: str) -> None:
+        """End the job because the sweep ends early, and log the result.
+
+        A job that has ended but is not logged yet is ended once more, with its own status. A job
+        that is logged stays as it is.
+        """
+        if self.is_running:
+            self._end_and_track(status, Failure(kind=FailureKind.ERROR, message=reason))
+        elif self._ending:
+            self._end_and_track(*self._ending)
 
     def track(self) -> None:
         """Log the result of a job that has ended and is not logged yet."""
@@ -146,20 +120,27 @@ class JobState:
             self.update(recorded=True)
         self._ending = None
 
-    def abort(self, status: Status, reason: str) -> None:
-        """End the job because the sweep ends early.
+    def _end_and_track(self, status: Status, failure: Failure | None) -> None:
+        """End the job, and log the result."""
+        try:
+            self._end(status, failure)
+        # The result is logged even if this disk is full: the tracker's disk may have space.
+        finally:
+            self.track()
 
-        A job that has ended but is not logged yet is ended once more, with its own status. A job
-        that is logged stays as it is.
-        """
-        if self._ending and not self.is_running:
-            self.end(*self._ending)
-        elif self.is_running:
-            self.end(status, Failure(kind=FailureKind.ERROR, message=reason))
+    def _end(self, status: Status, failure: Failure | None) -> None:
+        """Write the final result, and the details of the failure if there are any."""
+        if not self.has_begun:
+            self.begin()
+        self._ending = (status, failure)
+        reason, kind = (failure.reason, failure.kind) if failure else ("", None)
+        self.update(status=status, status_reason=reason, failure_kind=kind)
+        if failure and failure.details:
+            write_text(self.entry.folder / DETAILS, without_passwords(failure.details))
 
     @property
     def is_running(self) -> bool:
-        """True from the moment when the job begins or is continued until it ends."""
+        """True in the state `running`."""
         return self.owns_result and self.result.status == "RUNNING"
 
     @property

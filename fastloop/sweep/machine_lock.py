@@ -8,7 +8,7 @@ import stat
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 
 from filelock import FileLock, Timeout
@@ -16,6 +16,7 @@ from filelock import FileLock, Timeout
 from fastloop.core.atomic_files import write_text
 from fastloop.core.text import printable
 from fastloop.core.types import MachineBusy
+from fastloop.sweep.settings import SweepSettings
 
 HOLDER_LENGTH = 500
 """Maximum number of bytes that are read and printed about the holder, the process that has the
@@ -64,6 +65,19 @@ def lock_machine(
         with contextlib.suppress(OSError):
             holder_file.unlink(missing_ok=True)
         lock.release()
+
+
+def lock_unless_concurrent(
+    settings: SweepSettings, check: Callable[[], None] = lambda: None
+) -> AbstractContextManager[None]:
+    """The lock of the machine for a sweep; no lock if the sweep may run beside other measurements.
+
+    check: as for `lock_machine`.
+    """
+    # With wait=true, the sweep takes the lock in any case.
+    if settings.allow_concurrent and not settings.wait:
+        return nullcontext()
+    return lock_machine(settings.wait, check, WAIT_HINT)
 
 
 def holder_path(path: Path) -> Path:

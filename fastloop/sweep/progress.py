@@ -30,12 +30,12 @@ START_WIDTH = 14
 LONG_S = 60.0
 """A measurement that will take at least these seconds announces its time before the first round."""
 LINE_INTERVAL_S = 10.0
-"""Minimum seconds between two lines of `round_reports`, `share_reports` or `_step_lines`."""
+"""Minimum seconds between two lines, except lines about rounds of a sweep."""
 TICK_S = 1.0
 """Seconds between two drawings of a bar, so that its clock moves during a long step. A drawing
 takes about 0.1 ms in the command's process, and trials run in other processes."""
 PERCENT = 100
-"""The length of a bar that shows a percentage."""
+"""The length of the bar of a budget, which shows the percentage that has been spent."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,77 +57,22 @@ class Progress:
     """Called before other lines are printed, to remove the bar."""
 
 
-class _Spacing:
-    """Decides whether a line may be printed now: at most one line in LINE_INTERVAL_S."""
-
-    def __init__(self) -> None:
-        self.start_ns = self.last_ns = now_ns()
-
-    def is_due(self) -> bool:
-        """True if LINE_INTERVAL_S have passed since the last line, or since the start.
-
-        A call that returns True makes the present time that of the last line.
-        """
-        if seconds_between(self.last_ns, now_ns()) < LINE_INTERVAL_S:
-            return False
-        self.last_ns = now_ns()
-        return True
-
-
-class _Bar(tqdm):
-    """A bar of tqdm that `_ticking` redraws."""
-
-    # With 0, tqdm does not start its monitor thread, which would never end.
-    monitor_interval = 0
-
-
-@contextmanager
-def _ticking(
-    bar: tqdm, advance: Callable[[], object] = lambda: None
-) -> Iterator[Callable[[], None]]:
-    """Draw the bar every second, until the yielded function closes it or the context ends.
-
-    advance: called before each drawing.
-    """
-    is_closed = Event()
-
-    def tick() -> None:
-        while not is_closed.wait(TICK_S):
-            advance()
-            bar.refresh()
-
-    thread = Thread(target=tick, daemon=True)
-    thread.start()
-
-    def close() -> None:
-        is_closed.set()
-        # A drawing after the bar was closed would leave a line behind.
-        thread.join()
-        bar.close()
-
-    try:
-        yield close
-    finally:
-        close()
-
-
 @contextmanager
 def show_progress(num_steps: int, label: str = "") -> Iterator[Progress]:
-    """Show a bar if stderr is a terminal, or else print a line for each round.
+    """Show a bar if stderr is a terminal, or else print lines.
 
     The bar has a clock and the remaining time. Yields the functions that the sweep calls as it
     proceeds.
 
     num_steps: approximate number of all steps; `expect_steps` replaces this estimate.
-    label: for a command without rounds, the first word of the lines about its steps, see
-    _step_lines; empty: the command has rounds.
+    label: for a command without rounds, the first word of the lines about its steps; empty: the
+    command has rounds, and prints a line for each round.
     """
     # A log or a pipe would get every drawing of a bar as a line.
     if not sys.stderr.isatty():
         yield _step_lines(num_steps, label) if label else _LINES
         return
-    bar = _Bar(total=num_steps, bar_format=BAR, dynamic_ncols=True, leave=False)
-    with _ticking(bar) as close:
+    with _Bar(num_steps, dynamic_ncols=True) as bar:
         steps_begun = 0
 
         def begin_step(step: str) -> None:
@@ -142,7 +87,7 @@ def show_progress(num_steps: int, label: str = "") -> Iterator[Progress]:
             bar.total = steps_begun + count
 
         yield Progress(
-            begin_step=begin_step, expect_steps=expect_steps, tell=_write_line, close=close
+            begin_step=begin_step, expect_steps=expect_steps, tell=_write_line, close=bar.close
         )
 
 
@@ -181,24 +126,13 @@ def show_budget(share: Callable[[], float]) -> Iterator[Progress]:
     if not sys.stderr.isatty():
         yield _LINES
         return
-    bar = _Bar(total=PERCENT, bar_format=BAR, dynamic_ncols=True, leave=False)
-
-    def advance() -> None:
-        bar.n = min(PERCENT, int(PERCENT * share()))
-
-    with _ticking(bar, advance) as close:
+    with _Bar(PERCENT, lambda: _percent(share), dynamic_ncols=True) as bar:
 
         def begin_step(step: str) -> None:
-            advance()
+            bar.n = _percent(share)
             _name_step(bar, step)
 
-        yield Progress(begin_step=begin_step, tell=_write_line, close=close)
-
-
-def _name_step(bar: Any, step: str) -> None:
-    """Draw the bar with the name of the step that begins."""
-    columns = shutil.get_terminal_size().columns
-    bar.set_description_str(cut_middle(step, columns - BAR_WIDTH))
+        yield Progress(begin_step=begin_step, tell=_write_line, close=bar.close)
 
 
 def round_line(
@@ -233,7 +167,7 @@ def round_reports(
     after the call from which no further round begins; None: there is no limit.
     """
     if shows_bars():
-        with _round_bar(rounds, label) as bar:
+        with _open_bar(rounds, label) as bar:
             yield lambda: bar.update(1)
         return
     spacing = _Spacing()
@@ -269,15 +203,11 @@ def share_reports(label: str, share: Callable[[], float]) -> Iterator[Callable[[
 
     label: the first word of a line. share: as for show_budget.
     """
-
-    def percent() -> int:
-        return min(PERCENT, int(PERCENT * share()))
-
     if shows_bars():
-        with _round_bar(PERCENT, label, percent) as bar:
+        with _open_bar(PERCENT, label, lambda: _percent(share)) as bar:
 
             def name_step(step: str) -> None:
-                bar.update(percent() - int(bar.n))
+                bar.update(_percent(share) - int(bar.n))
                 _name_step(bar, f"{label}: {step}")
 
             yield name_step
@@ -287,30 +217,57 @@ def share_reports(label: str, share: Callable[[], float]) -> Iterator[Callable[[
     def begin_step(step: str) -> None:
         if spacing.is_due():
             elapsed = tqdm.format_interval(seconds_between(spacing.start_ns, now_ns()))
-            _print_line(f"{label}: {elapsed} elapsed, {percent()} % of the budget: {step}")
+            _print_line(f"{label}: {elapsed} elapsed, {_percent(share)} % of the budget: {step}")
 
     yield begin_step
 
 
-@contextmanager
-def _round_bar(total: int, label: str, count: Callable[[], int] | None = None) -> Iterator[Any]:
-    """A bar that ticks on a terminal, or a widget in a notebook.
+class _Bar(tqdm):
+    """A bar on a terminal that draws itself every TICK_S seconds until it is closed.
 
-    total: length of the bar. count: returns the position of a bar on a terminal, and is called
-    before each drawing; None: the bar moves only by `update`.
+    total: length of the bar. count: returns the position of the bar, and is called before each
+    drawing; None: the bar moves only by `update`. settings: further settings of tqdm.
+    """
+
+    # With 0, tqdm does not start its monitor thread, which would never end.
+    monitor_interval = 0
+
+    def __init__(self, total: int, count: Callable[[], int] | None = None, **settings: Any) -> None:
+        self._count = count
+        self._is_closed = Event()
+        self._thread = Thread(target=self._tick, daemon=True)
+        super().__init__(total=total, bar_format=BAR, leave=False, **settings)
+        self._thread.start()
+
+    def _tick(self) -> None:
+        while not self._is_closed.wait(TICK_S):
+            if self._count is not None:
+                self.n = self._count()
+            self.refresh()
+
+    def close(self) -> None:
+        """Remove the bar."""
+        self._is_closed.set()
+        # A drawing after the bar was closed would leave a line behind.
+        if self._thread.is_alive():
+            self._thread.join()
+        super().close()
+
+
+def _open_bar(total: int, label: str, count: Callable[[], int] | None = None) -> Any:
+    """A bar on a terminal, or a widget in a notebook, to be used as a context.
+
+    total, count: as for `_Bar`; a widget moves only by `update`.
     """
     if in_notebook():
-        with auto_tqdm(total=total, desc=label, leave=False) as bar:
-            yield bar
-        return
-    bar = _Bar(total=total, bar_format=BAR, desc=label, leave=False)
+        return auto_tqdm(total=total, desc=label, leave=False)
+    return _Bar(total, count, desc=label)
 
-    def advance() -> None:
-        if count is not None:
-            bar.n = count()
 
-    with _ticking(bar, advance):
-        yield bar
+def _name_step(bar: Any, step: str) -> None:
+    """Draw the bar with the name of the step that begins."""
+    columns = shutil.get_terminal_size().columns
+    bar.set_description_str(cut_middle(step, columns - BAR_WIDTH))
 
 
 def cut_middle(text: str, width: int) -> str:
@@ -321,6 +278,28 @@ def cut_middle(text: str, width: int) -> str:
     start = min(START_WIDTH, max(0, width - 1) // 2)
     end = max(0, width - 1 - start)
     return f"{text[:start]}…{text[len(text) - end :]}"
+
+
+def _percent(share: Callable[[], float]) -> int:
+    """The share of a budget that has been spent in percent, at most 100."""
+    return min(PERCENT, int(PERCENT * share()))
+
+
+class _Spacing:
+    """Decides whether a line may be printed now: at most one line in LINE_INTERVAL_S."""
+
+    def __init__(self) -> None:
+        self.start_ns = self.last_ns = now_ns()
+
+    def is_due(self) -> bool:
+        """True if LINE_INTERVAL_S have passed since the last line, or since the start.
+
+        A call that returns True makes the present time that of the last line.
+        """
+        if seconds_between(self.last_ns, now_ns()) < LINE_INTERVAL_S:
+            return False
+        self.last_ns = now_ns()
+        return True
 
 
 def _write_line(line: str) -> None:

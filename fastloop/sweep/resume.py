@@ -18,9 +18,12 @@ from fastloop.core.result import Result
 from fastloop.core.result_io import RESULT_FILE, load, load_result
 from fastloop.core.types import Failure, UsageError
 from fastloop.sweep.explain_stage import lacks_explanation
-from fastloop.sweep.job_state import JobState, SweepJob
+from fastloop.sweep.job_state import JobState
 from fastloop.sweep.settings import SweepSettings
+from fastloop.sweep.sweep_job import SweepJob
 
+RESULTS = f"*/{RESULT_FILE}"
+"""Pattern of the results of a sweep's jobs, in the sweep's folder."""
 LAST = "last"
 """Value of `resume` for the newest sweep with a job of this command."""
 PLAIN_PATH = re.compile(r"[\w./-]+", re.ASCII)
@@ -37,42 +40,29 @@ def find_earlier_sweep(name: str, hashes: set[str]) -> Path:
     name: the folder's path, or `last` for the newest sweep with one of this command's jobs. hashes:
     the config_hash of each job of this command. Raises UsageError if there is no such sweep.
     """
-    folders = reversed(sweep_folders()) if name == LAST else [Path(name).absolute()]
-    newest = [folder for folder in folders if any(folder.glob(f"*/{RESULT_FILE}"))]
-    if not newest:
-        where = outputs_folder() if name == LAST else Path(name).absolute()
-        raise UsageError(f"resume={name}: no result.json of a sweep in {where}")
-    if name != LAST:
-        return newest[0]
-    for folder in newest:
-        if not hashes.isdisjoint(_config_hashes(folder)):
+    if name == LAST:
+        return _find_newest_sweep(hashes)
+    folder = Path(name).absolute()
+    if not any(folder.glob(RESULTS)):
+        raise UsageError(f"resume={name}: no result.json of a sweep in {folder}")
+    return folder
+
+
+def _find_newest_sweep(hashes: set[str]) -> Path:
+    """Find the folder of the newest sweep that has a job with one of these hashes.
+
+    Raises UsageError if there is no such sweep.
+    """
+    folders = [each for each in reversed(sweep_folders()) if any(each.glob(RESULTS))]
+    if not folders:
+        raise UsageError(f"resume=last: no result.json of a sweep in {outputs_folder()}")
+    for folder in folders:
+        if not hashes.isdisjoint(_load_results(folder)):
             return folder
     raise UsageError(
-        f"resume=last: none of the {len(newest)} sweeps in {outputs_folder()} has a result of this "
-        "command's jobs"
+        f"resume=last: none of the {len(folders)} sweeps in {outputs_folder()} has a result of "
+        "this command's jobs"
     )
-
-
-def describe_kept_trials(entries: Sequence[SweepJob], folder: Path | None = None) -> str:
-    """The end of the message about an interruption, on the trials and on the way to continue.
-
-    entries: the jobs of the interrupted sweep. folder: its folder; None: the sweep can't be
-    resumed.
-    """
-    folders = (entry.folder for entry in entries if (entry.folder / RESULT_FILE).exists())
-    if not any(load(each).trials for each in folders):
-        return ": no trial has finished"
-    if folder is None:
-        return ": finished trials are kept"
-    near = folder.relative_to(Path.cwd()) if Path.cwd() in folder.parents else folder
-    argument = f"resume={near}" if PLAIN_PATH.fullmatch(str(near)) else "resume=last"
-    return f": finished trials are kept in {near}; the same command with {argument} continues"
-
-
-def _config_hashes(folder: Path) -> set[str]:
-    """The hashes of the configurations of all results in the sweep's folder."""
-    paths = folder.glob(f"*/{RESULT_FILE}")
-    return {load_result(path, "resume").tags.get("config_hash", "") for path in paths}
 
 
 def with_earlier_results(entries: Sequence[SweepJob], folder: Path) -> list[SweepJob]:
@@ -81,15 +71,10 @@ def with_earlier_results(entries: Sequence[SweepJob], folder: Path) -> list[Swee
     A job without an earlier result gets a new folder. folder: the folder of the earlier sweep.
     Raises UsageError if it has no result of any of these jobs.
     """
-    # The folders of jobs are numbered. Sorting by the length of the name first puts 2 before 10.
-    # Jobs with equal hashes take the results in that order.
-    results: dict[str, list[tuple[Path, Result]]] = {}
-    paths = folder.glob(f"*/{RESULT_FILE}")
-    for path in sorted(paths, key=lambda path: (len(path.parent.name), path.parent.name)):
-        result = load_result(path, "resume")
-        results.setdefault(result.tags.get("config_hash", ""), []).append((path.parent, result))
+    results = _load_results(folder)
     continued = []
     for number, entry in enumerate(entries):
+        # Jobs with equal hashes take the results in the order of their folders.
         same = results.get(entry.result.tags["config_hash"], [])
         # The id of this process makes the name of a new folder different from all earlier ones.
         job_folder, earlier = same.pop(0) if same else (folder / f"{number}-{os.getpid()}", None)
@@ -97,6 +82,17 @@ def with_earlier_results(entries: Sequence[SweepJob], folder: Path) -> list[Swee
     if not any(entry.earlier for entry in continued):
         raise UsageError(f"resume={folder}: it has no result of this command's jobs")
     return continued
+
+
+def _load_results(folder: Path) -> dict[str, list[tuple[Path, Result]]]:
+    """Hash of a configuration -> its results in the sweep's folder, each after its own folder."""
+    # The folders of jobs are numbered. Sorting by the length of the name first puts 2 before 10.
+    results: dict[str, list[tuple[Path, Result]]] = {}
+    paths = folder.glob(RESULTS)
+    for path in sorted(paths, key=lambda path: (len(path.parent.name), path.parent.name)):
+        result = load_result(path, "resume")
+        results.setdefault(result.tags.get("config_hash", ""), []).append((path.parent, result))
+    return results
 
 
 def continue_job(state: JobState, now: Result, settings: SweepSettings) -> str:
@@ -189,3 +185,19 @@ def _copy_result(folder: Path, key: str) -> Path:
     copy = next(path for name in names if not (path := folder / f"{name}.json").exists())
     shutil.copy2(folder / RESULT_FILE, copy)
     return copy
+
+
+def describe_kept_trials(entries: Sequence[SweepJob], folder: Path | None = None) -> str:
+    """The end of the message about an interruption, on the trials and on the way to continue.
+
+    entries: the jobs of the interrupted sweep. folder: its folder; None: the sweep can't be
+    resumed.
+    """
+    folders = (entry.folder for entry in entries if (entry.folder / RESULT_FILE).exists())
+    if not any(load(each).trials for each in folders):
+        return ": no trial has finished"
+    if folder is None:
+        return ": finished trials are kept"
+    near = folder.relative_to(Path.cwd()) if Path.cwd() in folder.parents else folder
+    argument = f"resume={near}" if PLAIN_PATH.fullmatch(str(near)) else "resume=last"
+    return f": finished trials are kept in {near}; the same command with {argument} continues"

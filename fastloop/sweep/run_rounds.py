@@ -37,11 +37,12 @@ from fastloop.sweep.explain_stage import (
     explanation_caveats,
     num_explain_steps,
 )
-from fastloop.sweep.job_state import JobState, SweepJob
+from fastloop.sweep.job_state import JobState
 from fastloop.sweep.merge_ranks import merge_passes, merge_shadows, merge_trials
 from fastloop.sweep.prepare_stage import prepare_all
 from fastloop.sweep.progress import Progress, round_line
 from fastloop.sweep.settings import SweepSettings
+from fastloop.sweep.sweep_job import SweepJob
 from fastloop.sweep.time_spent import ROUNDS, StageClock
 from fastloop.sweep.tracking import SweepTracker
 from fastloop.trial.earlier_trials import find_earlier, limits_of

@@ -1,20 +1,18 @@
-"""Measure the limit for loaders of rows: the rate at which this machine can gather random rows.
+"""Measure the limits for loaders of rows: the rates at which this machine can gather random rows.
 
-A second limit is the rate at which the machine can gather rows of bytes and convert them to scaled
-floats.
+`gather_limit` gathers rows as they are; `conversion_limit` also converts bytes to scaled floats.
 
-An engine is a way to gather rows, such as torch.index_select or FastLoader's native core. Every
-engine gathers into a buffer of one batch and into a buffer that stays in cache, with one thread per
-usable core. The fastest rate is the limit. On one machine the engines range from 77 to 182 thousand
-rows of 150 KB per second, so a single engine would not give a limit. A sequential copy of the same
-rows by the same threads shows the share of the memory's speed that random access reaches.
+Several engines, such as torch.index_select or FastLoader's native core, gather with one thread per
+usable core, into a buffer of one batch and into a buffer that stays in cache. The fastest rate is
+the limit. A single engine would not give a limit: on one machine the engines range from 77 to 182
+thousand rows of 150 KB per second. A sequential copy of the same rows by the same threads shows the
+share of the memory's speed that random access reaches.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -30,8 +28,8 @@ from fastloop.fastloader.load_native_core import has_core
 from fastloop.trial.rate_on_cores import budget_ns, cores_of_rank, rate_on_cores
 
 MAX_SOURCE_BYTES = 256 << 20
-"""Maximum size of all rows, larger than the cache of most processors. On the few server processors
-with a larger cache, and if there are fewer rows, some rows are read from cache."""
+"""Maximum size of all rows. Most processors have a smaller cache. On the others, and if there are
+fewer rows, some rows are read from cache."""
 CACHED_BUFFER_BYTES = 512 << 10
 """Size of the buffer that stays in a core's cache."""
 FLOAT_NBYTES = 4
@@ -45,7 +43,7 @@ offset 0."""
 
 @dataclass(frozen=True)
 class Gatherer:
-    """Gather function of one thread, its output buffer, and the batches of rows to gather."""
+    """A function by which one thread gathers rows into a buffer, and the batches to gather."""
 
     gather: Callable[[Any], Any]
     """Gathers the rows of a batch into `out`."""
@@ -86,9 +84,10 @@ def gather_limit(
     that measuring takes, within 0.05 and 1. Measuring needs at most MAX_SOURCE_BYTES for the rows,
     and the memory of a batch for each core.
     """
-    source = _source(num_rows, row_nbytes)
+    source = _make_source(num_rows, row_nbytes)
     sizes = {batch_size, CACHED_BUFFER_BYTES // row_nbytes}
-    rates = _best_rates({**gathers(), MEMCPY: _copy_in_order}, source, sizes, reads, window_s)
+    ways = {**gathers(), MEMCPY: _copy_in_order}
+    rates = _best_rates(ways, source, sizes, reads, window_s)
     memcpy_rate = rates.pop(MEMCPY)
     engine, best = max(rates.items(), key=lambda item: item[1])
     origin = LimitOrigin(
@@ -104,7 +103,7 @@ def conversion_limit(
 
     The arguments are as for `gather_limit`.
     """
-    source = _source(num_rows, row_nbytes)
+    source = _make_source(num_rows, row_nbytes)
     # Each row takes space in the cache for its bytes and for its floats.
     sizes = {batch_size, CACHED_BUFFER_BYTES // ((1 + FLOAT_NBYTES) * row_nbytes)}
     rates = _best_rates(conversions(), source, sizes, reads, window_s)
@@ -113,7 +112,7 @@ def conversion_limit(
     return Limit(samples_per_s=best, origin=origin)
 
 
-def _source(num_rows: int, row_nbytes: int) -> np.ndarray:
+def _make_source(num_rows: int, row_nbytes: int) -> np.ndarray:
     """The rows to gather: a matrix of bytes, all of them ones."""
     # np.zeros would map all pages to the same page of the kernel, which stays in cache.
     return np.ones((max(1, min(num_rows, MAX_SOURCE_BYTES // row_nbytes)), row_nbytes), np.uint8)
@@ -134,24 +133,39 @@ def _best_rates(
     slice_ns = budget_ns(window_s) // (len(ways) * len(buffers))
     with one_torch_thread():
         return {
-            name: max(
-                _gather_rate(partial(make, source, rows), slice_ns, reads) for rows in buffers
-            )
+            name: max(_gather_rate(make, source, rows, slice_ns, reads) for rows in buffers)
             for name, make in ways.items()
         }
 
 
-def _gather_rate(make: Callable[[int], Gatherer], slice_ns: int, reads: bool) -> float:
+def _gather_rate(
+    make: MakeGatherer, source: np.ndarray, buffer_rows: int, slice_ns: int, reads: bool
+) -> float:
     """Rows per second of all usable cores, with one gatherer for each core.
 
     slice_ns: nanoseconds to measure.
     """
-    gatherers = [make(thread) for thread in range(cores_of_rank())]
+    gatherers = [make(source, buffer_rows, thread) for thread in range(cores_of_rank())]
 
     def run(thread: int, stop_ns: int) -> int:
         return gatherers[thread].run(stop_ns, reads)
 
     return rate_on_cores(run, len(gatherers), slice_ns)
+
+
+def gathers() -> dict[str, MakeGatherer]:
+    """Every way to gather rows, by the name that results record as the limit's engine."""
+    ways = {"index_select": _index_select, "np.take": _np_take}
+    return ways | ({"native core": _native} if has_core() else {})
+
+
+def conversions() -> dict[str, MakeGatherer]:
+    """Every way to gather rows of bytes as scaled floats, by the name of the limit's engine."""
+    ways = {
+        "index_select, copy_": _index_select_and_scale,
+        "np.take, np.multiply": _np_take_and_scale,
+    }
+    return ways | ({"native core": _native_conversion} if has_core() else {})
 
 
 def _random_indices(source: np.ndarray, buffer_rows: int, thread: int) -> np.ndarray:
@@ -229,18 +243,3 @@ def _native_conversion(source: np.ndarray, buffer_rows: int, thread: int) -> Gat
     out = floats.view(np.uint8)
     batches = list(_random_indices(source, buffer_rows, thread))
     return Gatherer(lambda index: gather_into([column], index, [out]), batches, floats)
-
-
-def gathers() -> dict[str, MakeGatherer]:
-    """Every way to gather rows, by the name that results record as the limit's engine."""
-    ways = {"index_select": _index_select, "np.take": _np_take}
-    return ways | ({"native core": _native} if has_core() else {})
-
-
-def conversions() -> dict[str, MakeGatherer]:
-    """Every way to gather rows of bytes as scaled floats, by the name of the limit's engine."""
-    ways = {
-        "index_select, copy_": _index_select_and_scale,
-        "np.take, np.multiply": _np_take_and_scale,
-    }
-    return ways | ({"native core": _native_conversion} if has_core() else {})

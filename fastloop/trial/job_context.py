@@ -22,7 +22,7 @@ from fastloop.observe.job_probe import Probe
 from fastloop.trial.device_delivery import full_delivery, loader_opener
 from fastloop.trial.job import Job
 from fastloop.trial.model_input import find_model_input
-from fastloop.trial.page_cache import ReopenableLoader, open_reopenable
+from fastloop.trial.reopenable_loader import ReopenableLoader, open_reopenable
 from fastloop.trial.unread_batches import may_be_unread
 from fastloop.trial.window import Consumer, drain
 

@@ -1,8 +1,8 @@
-"""Check that a loader does no work outside of the windows: in a pause, or for later epochs.
+"""Check that a loader does no work outside of the windows, the timed parts of a trial.
 
-A window is the timed stretch of a trial. A loader that works outside of the windows would seem
-faster than it is. The shadow of a timed trial, which is the same trial run again, calls these
-checks.
+Such a loader would seem faster than it is. `check_idle` looks for work in a pause, and
+`check_unforeseen_epoch` for epochs that were made before they were asked for. The shadow of a
+trial, which is the same trial run again, calls both.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ PAUSE_S = 0.05
 MOST_IDLE_S = 0.015
 """CPU seconds that idle threads may take in a pause."""
 MOST_IDLE_CHILDREN_S = 0.03
-"""CPU seconds that idle child processes may take in a pause; more than threads, because the clocks
-of other processes count hundredths of seconds."""
+"""CPU seconds that idle child processes may take in a pause. Threads may take less, because only
+the clocks of other processes count hundredths of seconds."""
 SUSPECT_S = 0.003
 """If idle threads or child processes take more CPU seconds than this, a longer pause decides. On a
 busy machine, a thread that works all the time gets a core for only a part of PAUSE_S."""
 MOST_IDLE_BYTES = 256 << 10
-"""Bytes that may be read in a pause even if a batch is smaller, because a thread of the interpreter
-may read one of Python's own files."""
+"""Bytes that may be read in a pause even if a batch is smaller: a thread of the interpreter may
+read one of Python's own files."""
 MOST_TIMES_FASTER = 3.0
 """An epoch with a foreseeable number (0, 1, …) may be this many times as fast as an epoch with a
 random number, apart from LEAST_GAIN_S. A greater difference shows that the loader made the epoch
@@ -78,6 +78,34 @@ def check_idle(batch_nbytes: int) -> None:
         raise Invalid(f"works outside the window: {work} before it")
 
 
+def check_unforeseen_epoch(epochs: Epochs, number: int) -> None:
+    """Raise Invalid if epochs with foreseeable numbers are faster than others.
+
+    The loader has then made the faster epochs before they were asked for. number: a random number
+    of an epoch that has not been asked for before.
+    """
+    foreseen, unforeseen = [], []
+    foreseen_s = unforeseen_s = 0.0
+    for pair in range(MOST_PAIRS):
+        foreseen.append(_seconds(epochs, pair))
+        unforeseen.append(_seconds(epochs, number + pair))
+        foreseen_s, unforeseen_s = median(foreseen), median(unforeseen)
+        is_enough = pair + 1 >= LEAST_PAIRS or foreseen_s + unforeseen_s > LONG_S
+        if is_enough and unforeseen_s <= MOST_TIMES_FASTER * foreseen_s + LEAST_GAIN_S:
+            return
+    first, random_one = significant(foreseen_s, 2), significant(unforeseen_s, 2)
+    times = f"epoch 0 takes {first} s, one of random number {random_one} s"
+    raise Invalid(f"works outside the window: {times}")
+
+
+def _seconds(epochs: Epochs, number: int) -> float:
+    """Seconds of reading an epoch with this number."""
+    start_ns = now_ns()
+    for _ in epochs(number):
+        pass
+    return seconds_between(start_ns, now_ns())
+
+
 @dataclass(frozen=True)
 class _CpuTimes:
     """CPU time of this process's other threads, and of its descendants."""
@@ -103,32 +131,15 @@ class _CpuTimes:
         return self.threads_s > most_threads_s or self.children_s > most_children_s
 
 
-def check_unforeseen_epoch(epochs: Epochs, number: int) -> None:
-    """Raise Invalid if epochs with foreseeable numbers are faster than others.
-
-    The loader has then made the batches of the faster epochs before they were asked for. number: a
-    random number of an epoch that has not been asked for before.
-    """
-    foreseen, unforeseen = [], []
-    foreseen_s = unforeseen_s = 0.0
-    for pair in range(MOST_PAIRS):
-        foreseen.append(_seconds(epochs, pair))
-        unforeseen.append(_seconds(epochs, number + pair))
-        foreseen_s, unforeseen_s = median(foreseen), median(unforeseen)
-        is_enough = pair + 1 >= LEAST_PAIRS or foreseen_s + unforeseen_s > LONG_S
-        if is_enough and unforeseen_s <= MOST_TIMES_FASTER * foreseen_s + LEAST_GAIN_S:
-            return
-    first, random_one = significant(foreseen_s, 2), significant(unforeseen_s, 2)
-    times = f"epoch 0 takes {first} s, one of random number {random_one} s"
-    raise Invalid(f"works outside the window: {times}")
-
-
-def _seconds(epochs: Epochs, number: int) -> float:
-    """Seconds of reading an epoch with this number."""
-    start_ns = now_ns()
-    for _ in epochs(number):
-        pass
-    return seconds_between(start_ns, now_ns())
+def _children_seconds() -> float:
+    """CPU seconds so far of all living descendants."""
+    total = 0.0
+    for process in psutil.Process().children(recursive=True):
+        # The process may have ended meanwhile.
+        with contextlib.suppress(psutil.Error):
+            times = process.cpu_times()
+            total += times.user + times.system
+    return total
 
 
 def _bytes_read() -> int:
@@ -155,14 +166,3 @@ def _bytes_read_here() -> int:
         # proc_pid_io(5): the first line is `rchar: <bytes>`.
         return int(Path("/proc/thread-self/io").read_text(encoding="ascii").split()[1])
     return 0
-
-
-def _children_seconds() -> float:
-    """CPU seconds so far of all living descendants."""
-    total = 0.0
-    for process in psutil.Process().children(recursive=True):
-        # The process may have ended meanwhile.
-        with contextlib.suppress(psutil.Error):
-            times = process.cpu_times()
-            total += times.user + times.system
-    return total

@@ -6,56 +6,27 @@
 from __future__ import annotations
 
 import ctypes
-import gc
 import mmap
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from collections.abc import Iterable, Sequence
 from itertools import chain
 from pathlib import Path
 
 import numpy as np
 
 from fastloop.core.atomic_files import flush_to_disk
-from fastloop.core.types import Epochs
 from fastloop.processes.rank_group import barrier
 from fastloop.trial.job_settings import CacheState
+from fastloop.trial.reopenable_loader import ReopenableLoader
 
 COLD_FRACTION = 0.05
 """Files count as cold if at most this share of their pages is in memory: opening a loader reads
 headers, and the kernel reads ahead."""
-
-
-class ReopenableLoader:
-    """An open loader that can be closed and opened again; `epochs` are those of the open loader."""
-
-    def __init__(self, stack: ExitStack, open_: Callable[[], AbstractContextManager[Epochs]]):
-        self._stack = stack
-        self._open = open_
-        self.epochs = stack.enter_context(open_())
-
-    def reopen(self, between: Callable[[], None]) -> None:
-        """Close the loader, call `between`, and open the loader again."""
-        # `between` may evict files, which fails for mapped pages. So neither `epochs` nor a
-        # reference cycle may still hold a mapping.
-        del self.epochs
-        self._stack.close()
-        gc.collect()
-        between()
-        self.epochs = self._stack.enter_context(self._open())
-
-
-@contextmanager
-def open_reopenable(
-    open_: Callable[[], AbstractContextManager[Epochs]],
-) -> Iterator[ReopenableLoader]:
-    """A context with an open loader, which is closed when the context ends.
-
-    open_: function that opens the loader, and is called again by `reopen`.
-    """
-    with ExitStack() as stack:
-        yield ReopenableLoader(stack, open_)
+CAN_EVICT = hasattr(os, "posix_fadvise")
+"""True if the system can drop files from its page cache; macOS can't."""
+READ_BYTES = 1 << 20
+"""Bytes that `warm` reads at a time."""
 
 
 def set_cache_state(
@@ -80,12 +51,6 @@ def evict_on_all_ranks(files: Sequence[Path]) -> None:
     barrier()
     evict(files)
     barrier()
-
-
-CAN_EVICT = hasattr(os, "posix_fadvise")
-"""True if the system can drop files from its page cache; macOS can't."""
-READ_BYTES = 1 << 20
-"""Bytes that `warm` reads at a time."""
 
 
 def evict(paths: Iterable[Path]) -> None:

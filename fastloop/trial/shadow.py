@@ -28,7 +28,8 @@ from fastloop.trial.job_check import check_epoch, without_randomness
 from fastloop.trial.job_context import JobContext
 from fastloop.trial.job_start import start_job
 from fastloop.trial.outside_work import check_idle, check_unforeseen_epoch
-from fastloop.trial.page_cache import ReopenableLoader, set_cache_state
+from fastloop.trial.page_cache import set_cache_state
+from fastloop.trial.reopenable_loader import ReopenableLoader
 from fastloop.trial.training_limit import replay_batches
 from fastloop.trial.window import drain
 

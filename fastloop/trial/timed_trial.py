@@ -25,11 +25,8 @@ from fastloop.trial.job_check import check_epoch
 from fastloop.trial.job_context import JobContext
 from fastloop.trial.job_start import start_job
 from fastloop.trial.limits import loading_limit, loading_limit_key, replay_limit_key
-from fastloop.trial.page_cache import (
-    ReopenableLoader,
-    set_cache_state,
-    total_mib,
-)
+from fastloop.trial.page_cache import set_cache_state, total_mib
+from fastloop.trial.reopenable_loader import ReopenableLoader
 from fastloop.trial.training_limit import (
     num_replay_steps,
     replay_batches,

@@ -20,12 +20,12 @@ from fastloop.core.result import Result
 from fastloop.core.text import plain_reason
 from fastloop.core.types import UsageError
 from fastloop.sweep.job_names import job_names
-from fastloop.sweep.job_state import JobState, SweepJob
-from fastloop.sweep.measure import sweep_job
+from fastloop.sweep.job_state import JobState
 from fastloop.sweep.progress import Progress
 from fastloop.sweep.request import JobRequest
 from fastloop.sweep.resume import with_earlier_results
 from fastloop.sweep.run_rounds import RunRound, run_sweep
+from fastloop.sweep.sweep_job import SweepJob, sweep_job
 from fastloop.sweep.tracking import SweepTracker
 from fastloop.tune.budget import PASSES_AFTER_RACE, Spending
 from fastloop.tune.job_trials import JobTrials

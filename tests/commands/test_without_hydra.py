@@ -35,13 +35,13 @@ from experiments.lib.job_file import read_job
 from fastloop.sweep.progress import Progress
 from fastloop.sweep.run_rounds import run_sweep
 from fastloop.sweep.settings import SweepSettings
-from fastloop.sweep.job_state import SweepJob
 from fastloop.options.launcher.single import SingleLauncher
 from fastloop.core.tracked_metrics import metrics
 from fastloop.core.result import Result
 from fastloop.reporting.report_content import compose_document
 from fastloop.reporting.html_report import render_html
 from fastloop.options.tracker.none import NoTracker
+from fastloop.sweep.sweep_job import SweepJob
 from fastloop.sweep.tracking import SweepTracker
 
 file, folder, overrides, *loaders = sys.argv[1:]

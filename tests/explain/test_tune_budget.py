@@ -15,9 +15,9 @@ from fastloop.core.types import FailureKind, UsageError
 from fastloop.data.chunked_reader import forecast_reading_s
 from fastloop.options.tracker.none import NoTracker
 from fastloop.sweep.job_state import JobState
-from fastloop.sweep.measure import sweep_job
 from fastloop.sweep.prepare_stage import prepare_all
 from fastloop.sweep.request import JobRequest
+from fastloop.sweep.sweep_job import sweep_job
 from fastloop.sweep.tracking import SweepTracker
 from fastloop.tune.budget import Spending, TuneBudget, parse_budget
 from fastloop.tune.pilot import time_first_pass

@@ -35,8 +35,9 @@ from fastloop.trial import training_limit
 from fastloop.trial.device_delivery import loader_opener
 from fastloop.trial.instrumented_pass import run_instrumentation
 from fastloop.trial.job_start import with_sample_lengths
-from fastloop.trial.page_cache import open_reopenable, set_cache_state
+from fastloop.trial.page_cache import set_cache_state
 from fastloop.trial.profiling import run_profiling
+from fastloop.trial.reopenable_loader import open_reopenable
 from fastloop.trial.timed_trial import run_trial
 
 BATCH = 16

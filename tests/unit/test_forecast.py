@@ -12,7 +12,12 @@ import pytest
 from fastloop.config.composed_values import compose_values
 from fastloop.core.auto_trials import LOOKS
 from fastloop.core.number_text import show_about, show_duration
-from fastloop.sweep.forecast import describe_explanation, describe_plan, forecast_seconds
+from fastloop.sweep.forecast import (
+    describe_explanation,
+    describe_plan,
+    forecast_seconds,
+    plan_job,
+)
 
 
 @pytest.mark.parametrize(
@@ -38,7 +43,7 @@ def test_plan_names_jobs_trials_and_benchmarks():
 
 def test_forecast_grows_with_trials_and_windows():
     plain, more, longer = (
-        forecast_seconds([compose_values("benchmark=traversal", each)])
+        forecast_seconds([plan_job(compose_values("benchmark=traversal", each))])
         for each in ("trials=5", "trials=10", "min_window_s=3")
     )
     assert plain is not None

@@ -90,7 +90,7 @@ def test_limit_of_rows_is_that_of_the_fastest_gather_and_tells_its_share_of_memc
         gather_limit._np_take: 60.0,
         gather_limit._copy_in_order: 80.0,
     }
-    monkeypatch.setattr(gather_limit, "_gather_rate", lambda make, *_: rates.get(make.func, 1))
+    monkeypatch.setattr(gather_limit, "_gather_rate", lambda make, *_: rates.get(make, 1))
     limit = limits.row_limit(1000, 64, 10, CPU, reads=False)
     assert limit.samples_per_s == 60
     assert limit.origin == LimitOrigin(
@@ -144,7 +144,7 @@ def test_limit_of_rows_restores_the_torch_thread_count():
 def test_limit_source_stays_within_256_mib(monkeypatch):
     sources = []
     monkeypatch.setattr(
-        gather_limit, "_gather_rate", lambda make, *_: sources.append(make.args[0]) or 1.0
+        gather_limit, "_gather_rate", lambda _, source, *__: sources.append(source) or 1.0
     )
     limits.row_limit(10**9, 1 << 20, 64, CPU, reads=False)
     assert {source.nbytes for source in sources} == {256 << 20}

@@ -10,8 +10,9 @@ from known_results import result_of
 
 from fastloop.core.types import Failure, FailureKind
 from fastloop.options.tracker.none import NoTracker
-from fastloop.sweep.job_state import JobState, SweepJob
+from fastloop.sweep.job_state import JobState
 from fastloop.sweep.resume import continue_job, fail_or_keep
+from fastloop.sweep.sweep_job import SweepJob
 from fastloop.sweep.tracking import SweepTracker
 
 SETTINGS = SimpleNamespace(explain=False, retry_failed=False)

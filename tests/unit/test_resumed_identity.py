@@ -12,8 +12,8 @@ from known_results import result_of
 from fastloop.config.compose import compose_requests
 from fastloop.core.result_io import save
 from fastloop.sweep.job_identity import config_hash
-from fastloop.sweep.job_state import SweepJob
 from fastloop.sweep.resume import with_earlier_results
+from fastloop.sweep.sweep_job import SweepJob
 
 CODE = """
 import torch

@@ -111,6 +111,16 @@ def test_tie_that_is_proven_is_named_as_one():
     assert among.endswith(" ms a trial")
 
 
+@pytest.mark.parametrize("baseline", ["c", ""])
+def test_speeds_of_a_tie_that_is_not_proven_are_a_sentence_with_a_verb(baseline):
+    times = {"a": [1.0, 1.4, 1.0], "b": [1.3, 1.2, 1.5], "c": [9.0, 9.1, 9.2]}
+    comparison = comparison_of(times, baseline)
+    # A job outside of the tie may be as fast as the first job, as ratios are medians over rounds.
+    text = verdict(replace(comparison, equal=("c",)))
+    assert text == verdict(comparison)
+    assert ("Both are 6.9 to 9 times c (" if baseline else "Both take 1 to 1.3 s a trial.") in text
+
+
 def test_loader_whose_jobs_tie_is_the_winner_and_the_tie_is_the_second_sentence():
     results = finished({"raw": quiet(0.1), "one": quiet(1e-3), "two": [1e-3, 2e-3] * 4})
     results[1:] = [

@@ -7,7 +7,8 @@ import subprocess
 import pytest
 
 from fastloop.core.types import UsageError
-from fastloop.sweep.version_source import VersionSource, find_source, pin, with_requirements
+from fastloop.sweep.open_versions import pin
+from fastloop.sweep.version_source import VersionSource, find_source, with_requirements
 
 
 @pytest.mark.parametrize(
