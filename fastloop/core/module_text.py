@@ -1,4 +1,4 @@
-"""Find the names that a module defines in the module's text, because an import takes longer.
+"""Read from a module's text which names the module defines, because an import takes longer.
 
 *Outer code* is a module's code outside of functions and classes. A *definition* is a `def`, a class
 or a `from … import`. A name is *clear* if the text shows, by the rules below, which definition the
@@ -12,7 +12,7 @@ name stands for after the import, and that no code changes the arguments of the 
    of the object (`_names_with_set_attributes`); outer code uses the object for nothing but calls,
    such as `f(x)` and `a.f(x)` (`_names_handed_on`); and outer code calls no method of a class or
    function that the module defines itself (`_names_with_method_calls`).
-4. A module is *dynamic* if it may change names or arguments, its own or other modules', in ways
+4. A module is *dynamic* if it may change names or arguments, in itself or in other modules, in ways
    that the text does not show (`_is_dynamic`). No name of a dynamic module is clear.
 5. A module is *open* if it may have names that the text does not show (`_is_open`). A dynamic
    module is open.
@@ -65,7 +65,8 @@ class ModuleText:
     is_open: bool
     """True if the module may have further names."""
     is_dynamic: bool = False
-    """True if the module may change names or arguments, its own or other modules'."""
+    """True if the module may change names or arguments, in itself or in other modules, in ways that
+    the text does not show."""
 
 
 @cache
@@ -154,8 +155,8 @@ def _owner(call: ast.Call) -> ast.expr:
 
 
 def _bindings(node: ast.AST) -> list[tuple[str, Definition]]:
-    """The names that a node of outer code binds, each with its definition; None if another kind of
-    node binds the name (rule 1)."""
+    """The names that a node of outer code binds, each with the node if the node is a definition of
+    the name, and otherwise with None (rule 1)."""
     match node:
         case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef():
             inner = [each for each in ast.walk(node) if isinstance(each, ast.Global)]
@@ -204,9 +205,11 @@ def _is_set_attribute(node: ast.AST) -> bool:
 
 
 def _names_handed_on(outer: Iterable[ast.AST]) -> set[str]:
-    """The names that outer code uses otherwise than for calls (rule 3)."""
-    # The objects may get into a list, a function or a variable, through which any code may change
-    # them. The nodes of `_OuterCode` do not include the names of called objects.
+    """The names that outer code uses otherwise than for calls (rule 3).
+
+    outer: nodes of `_OuterCode`, which leaves out the names of called objects.
+    """
+    # A list, a function or a variable may receive the object, and any code may change it there.
     return {
         each.id for each in outer if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Load)
     }
