@@ -350,6 +350,7 @@ def losses(trials: list[Trial]) -> list[float]:
     return [loss for trial in trials for loss in trial.benchmarks["training"].losses]
 
 
+@pytest.mark.heavy
 def test_two_ranks_train_like_one_process_with_double_batch_size(prepared_job):
     data = ("dataset=mydataset", "dataset.count=192", "dataset.shape=[5,3]", "batch_size=16")
     training = ("benchmark=training", "epochs=3", "learning_rate=0.5", "order=sequential")
