@@ -95,7 +95,7 @@ def _leaf_difference(leaf: Any, reference: Any) -> int:
     """
     if leaf.shape != reference.shape:
         return MAX_DIFFERENCE
-    if not leaf.is_floating_point():
+    if not leaf.is_floating_point() or not leaf.numel():
         return 0 if leaf.equal(reference) else MAX_DIFFERENCE
     difference = (leaf - reference).abs()
     # If both are NaN, such as the coordinates of a missing landmark, they do not differ.

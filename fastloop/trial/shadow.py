@@ -136,7 +136,10 @@ class _Observer:
         Raises Invalid for another order than the plan's, unless the data has its own order.
         """
         job, prepared, plan = self.context.job, self.context.prepared, self.context.plan
-        if any((places < 0).any() for places in self._places.values()):
+        # All ranks return here if one of them has unknown samples: the others would wait for that
+        # rank below.
+        has_unknown = any((places < 0).any() for places in self._places.values())
+        if any(all_gather(bool(has_unknown), bool)):
             return None
         # No order can be asked of a loader that brings its own data, nor of a stream.
         has_own_order = traits_of(LoaderTraits, job.loader).brings_data or isinstance(
