@@ -207,11 +207,12 @@ def _find_redirections() -> set[tuple[int, int]]:
 def read_effects(
     records: Path, before: Mapping[str, tuple[int, int]], after: Mapping[str, tuple[int, int]]
 ) -> list[str]:
-    """A line for each effect of all processes, in alphabetical order.
+    """The lines on the effects of all processes; lines on files of one folder are adjacent.
 
-    records: the folder of the records. before, after: the files of the working folder before and
-    after the run, as from `read_files`. They also show files that libraries in other languages
-    open, because such libraries raise no event.
+    A line has one effect, or the number of files of a folder, see MOST_LINES. records: the folder
+    of the records. before, after: the files of the working folder before and after the run, as from
+    `read_files`. They also show files that libraries in other languages open, because such
+    libraries raise no event.
     """
     lines = {f"writes {path}" for path in after if after[path] != before.get(path)}
     lines |= {f"removes {path}" for path in before if path not in after}
