@@ -65,7 +65,7 @@ class Item:
 
 
 def main() -> None:
-    """Print the content of the outputs folder, and remove the named kinds.
+    """Print the content of the outputs folder and, with yes=true, remove the named kinds.
 
     Exits with 1 on failure.
     """
@@ -105,7 +105,10 @@ def _parse_age(text: str) -> float:
 def _clean(kinds: Sequence[str], age_s: float, yes: str) -> None:
     """Print the content of the outputs folder and, with yes=true, remove the named kinds.
 
-    kinds: keys of KINDS; empty: all are printed. age_s: least age of an item in seconds.
+    kinds: keys of KINDS, of which alone the content is printed; empty: all. age_s: least age of an
+    item in seconds. Raises UsageError for another text than true or false in `yes`, for yes=true
+    without kinds, and as `_keep_environments` does. Raises MachineBusy if another fastloop measures
+    or prepares.
     """
     if yes not in ("true", "false"):
         raise UsageError(f"yes={yes}: allowed: true, false")
@@ -184,7 +187,6 @@ def describe_age(seconds: float) -> str:
 
 def _items(kind: str) -> list[Item]:
     """All items of a kind that lie in the outputs folder."""
-    # This is imported here, because it imports torch.
     from fastloop.core.spans import wall_ms
 
     # The content of a linked folder lies elsewhere, and is not removed.
