@@ -31,7 +31,7 @@ MOST_REASONS = 8
 
 @dataclass(frozen=True, kw_only=True)
 class TuneOutcome:
-    """A finished race, the trials that find the fastest configuration, and the facts about it."""
+    """A finished race (the trials that find the fastest configuration), and facts about it."""
 
     race: RaceResult
     objective: str
