@@ -77,8 +77,8 @@ def _transform_samples(
 def draws_once(transform: Any) -> bool:
     """True for a transform of torchvision that draws, and for a composition that contains one.
 
-    Compositions are those of torchvision, and torch's Sequential and ModuleList. False for any
-    other class, even if it contains such a transform.
+    Compositions are those of torchvision, and torch's Sequential and ModuleList. False for a
+    composition of any other class.
     """
     name = type(transform).__name__
     if type(transform).__module__.startswith("torchvision.transforms"):

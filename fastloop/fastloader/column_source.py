@@ -64,8 +64,8 @@ class ColumnSource:
     is_pinned: bool = False
     """True if batches are made in pinned memory."""
     shows_views: bool = False
-    """True if batches may be views of the source's memory; the indices are then consecutive. Writing
-    to a view writes to the source."""
+    """True if batches may be views of the source's memory; the indices are then consecutive.
+    Writing to a view writes to the source."""
     memory: BatchMemory = field(default_factory=BatchMemory)
     """The memory for batches that are not views."""
 

@@ -64,8 +64,8 @@ class Tuning:
     waiting_threads: int = 0
     """Maximum number of threads for samples that wait for a disk or a network; 0: num_threads."""
     is_bounded: bool = False
-    """True: AHEAD_BYTES limits the batches made ahead, see BytesAhead. False: only num_threads and
-    prefetch_factor limit the number of these batches."""
+    """True: AHEAD_BYTES limits the batches made ahead, see BytesAhead. False, or if several threads
+    make each batch together: only num_threads and prefetch_factor limit their number."""
     num_cores: int = field(default_factory=usable_cores)
     """Number of cores that the threads and the loop's step share."""
 
