@@ -138,8 +138,8 @@ class Child:
         if code is None:
             message = "the trial's process closed its pipe without a result but has not exited"
             return Failure(kind=FailureKind.ERROR, message=f"ChildProcessError: {message}")
-        # SIGKILL does not show its sender. But the kernel counts, for each cgroup, the processes
-        # that it has killed for lack of memory.
+        # SIGKILL does not show its sender. But the kernel counts the processes that it has killed
+        # for lack of memory, all those of the machine together.
         if code == -signal.SIGKILL and oom_kills() > self.oom_kills_before:
             message = "the kernel killed the trial's process"
             return Failure(kind=FailureKind.OUT_OF_MEMORY, message=message)
