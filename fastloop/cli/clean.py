@@ -132,16 +132,18 @@ def _remove(items: Sequence[Item]) -> None:
     """Remove the items, under the lock that keeps other commands from measuring or preparing."""
     from fastloop.sweep.machine_lock import lock_machine
 
+    removed_mib = 0.0
     with lock_machine(wait=False), _keep_environments(items):
         for item in items:
             # The item may be a report that was removed with its sweep. is_symlink() is needed
             # because exists() is False for a broken link.
             if item.path.exists() or item.path.is_symlink():
                 remove(item.path)
+                removed_mib += item.mib
         for folder in {item.path.parent for item in items} - {outputs_folder()}:
             if folder.is_dir() and not any(folder.iterdir()):
                 folder.rmdir()
-    print(f"\nremoved: {sum(item.mib for item in items):,.1f} MiB")
+    print(f"\nremoved: {removed_mib:,.1f} MiB")
 
 
 @contextmanager

@@ -29,6 +29,8 @@ LEFT_OUT = (".git", ".venv", "venv", "outputs", "__pycache__")
 these folders."""
 MOST_LINES = 5
 """If a script changes more files of one folder than this, only the number of the files is shown."""
+OF_FILES = ("writes", "removes")
+"""First words of the lines that name a file."""
 WRITE_FLAGS = os.O_WRONLY | os.O_RDWR
 """Flags with which a file is opened for writing."""
 SYSTEM_FOLDERS = ("/dev/", "/proc/", "/sys/")
@@ -230,5 +232,5 @@ def _count_files(lines: Sequence[str]) -> list[str]:
     shown = []
     for (verb, folder), group in groups.items():
         count = f"{verb} {len(group)} files or more in {folder or 'its working folder'}"
-        shown += group if len(group) <= MOST_LINES else [count]
+        shown += [count] if verb in OF_FILES and len(group) > MOST_LINES else group
     return shown
