@@ -29,7 +29,9 @@ class Caveat:
             names = ", ".join(self.details)
             detail = next(iter(self.details.values()))
             return f"{names} ({detail})" if detail else names
-        return ", ".join(f"{name} ({detail})" for name, detail in self.details.items())
+        return ", ".join(
+            f"{name} ({detail})" if detail else name for name, detail in self.details.items()
+        )
 
 
 def group_caveats(results: Sequence[Result]) -> list[Caveat]:

@@ -40,6 +40,7 @@ from fastloop.sweep.caveats import find_caveats
 from fastloop.sweep.merge_ranks import merge_passes, merge_trials
 from fastloop.trial.job import Job
 from fastloop.trial.profiling import profile_paths
+from fastloop.trial.shadow import run_shadow
 from fastloop.trial.support import check_plan
 from fastloop.trial.timed_trial import run_trial
 
@@ -331,6 +332,15 @@ def test_trial_fails_unless_ranks_divide_the_samples(prepared_job, loader, reaso
     with pytest.raises(JobFailed) as caught:
         call_ranks(2, run_trial, job, prepared, 0, now_ns())
     assert str(caught.value) == reason
+
+
+def test_random_samples_of_one_rank_end_the_comparison_on_all_ranks(prepared_job):
+    overrides = ("dataset._target_=my_code.HalfRandomSamples", "same_data=false", "loader=raw")
+    settings = ("order=sequential", "benchmark=traversal", "epochs=1", "batch_size=4")
+    job, prepared = prepared_job(*overrides, *settings)
+    trial = call_ranks(2, run_trial, job, prepared, 0, now_ns())[0]
+    shadows = call_ranks(2, run_shadow, job, prepared, 0, trial.calls)
+    assert [shadow.shuffling for shadow in shadows] == [None, None]
 
 
 @disk_only
