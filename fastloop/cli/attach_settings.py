@@ -23,7 +23,7 @@ class TrySettings:
     """Settings of the runs in which changes of a script's DataLoader are tried."""
 
     minutes: float = 3.0
-    """Maximum time in minutes of all runs of the script together."""
+    """Maximum time in minutes of all these runs together."""
     is_agreed: bool = False
     """True if the script runs again without asking the user."""
     in_copy: bool = False
@@ -65,7 +65,8 @@ def read_settings(arguments: list[str]) -> AttachSettings:
     """Parse the settings of a command line.
 
     Raises ValueError, with a message of one line, for a flag that does not exist, for a wrong
-    number, and for flags that exclude each other.
+    number, for flags that exclude each other, for flags that need --try, and for --try without
+    --yes if there is no terminal.
     """
     return _check_words(_read_words(arguments))
 
@@ -121,7 +122,7 @@ def _closest_flag(name: str, flags: Iterable[str]) -> str:
                 return flag
     closest = closest_name(name, flags)
     # With --yes the script runs again without a question, so this flag must not be suggested by a
-    # guess. If there is another flag with the first letter of the name, it is suggested instead.
+    # guess. If a similar flag begins with the same letter as the name, it is suggested instead.
     if closest == YES:
         same = len("--t")
         return closest_name(name, [each for each in others if each[:same] == name[:same]])
@@ -129,7 +130,10 @@ def _closest_flag(name: str, flags: Iterable[str]) -> str:
 
 
 def _check_words(words: AttachWords) -> AttachSettings:
-    """Make the settings from the flags; raises ValueError for flags that exclude each other."""
+    """Make the settings from the flags.
+
+    Raises ValueError for flags that exclude each other, and as `_read_try_settings` does.
+    """
     numbers = words.numbers
     if PID in numbers:
         others = [*words.script, *words.switches, *({*numbers} - {PID, SECONDS})]

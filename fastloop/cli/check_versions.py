@@ -41,12 +41,12 @@ therefore ends the command at once."""
 def check_versions(
     given: Mapping[str, str], arguments: Sequence[str], allowed_percent: float | None
 ) -> CheckStatus:
-    """Compare the version that `against=` names with the present one, print the answer, and return
-    the exit status.
+    """Compare the version that `against=` names with the present one, and return the exit status.
 
-    given: the settings of DEFAULTS by name. arguments: the job, as arguments of `fastloop run`.
-    allowed_percent: `fail_above` of fastloop.yaml; None if it is not set there. Raises UsageError
-    if one of the versions can't be measured.
+    The answer is printed, and with `markdown=` also written to that file. given: the settings of
+    DEFAULTS by name. arguments: the job, as arguments of `fastloop run`. allowed_percent:
+    `fail_above` of fastloop.yaml; None if it is not set there. Raises UsageError for a wrong
+    setting, if another fastloop is measuring, and if one of the versions can't be measured.
     """
     for name in IMPORTED_LATER:
         import_module(name)
@@ -83,7 +83,7 @@ def _measure(
 ) -> VersionOutcome:
     """Measure both versions, and return the outcome.
 
-    fail_above: allowed regression in percent. seconds: time limit. If the comparison is
+    fail_above: allowed regression in percent. seconds: time limit. If the comparison fails or is
     interrupted, its results are removed.
     """
     from fastloop.reporting.header import load_lines
@@ -100,7 +100,7 @@ def _measure(
             compared = compare_versions(versions, arguments, folder, fail_above, seconds)
         is_complete = True
     finally:
-        # The trials of an interrupted comparison are useless.
+        # The trials of an incomplete comparison are useless.
         if not is_complete:
             remove(folder)
             # rmdir fails for a folder that has other content.

@@ -65,7 +65,7 @@ class Item:
 
 
 def main() -> None:
-    """Print the content of the outputs folder, and remove the named kinds.
+    """Print the content of the outputs folder and, with yes=true, remove the named kinds.
 
     Exits with 1 on failure.
     """
@@ -105,7 +105,10 @@ def _parse_age(text: str) -> float:
 def _clean(kinds: Sequence[str], age_s: float, yes: str) -> None:
     """Print the content of the outputs folder and, with yes=true, remove the named kinds.
 
-    kinds: keys of KINDS; empty: all are printed. age_s: least age of an item in seconds.
+    kinds: keys of KINDS, of which alone the content is printed; empty: all. age_s: least age of an
+    item in seconds. Raises UsageError for another text than true or false in `yes`, for yes=true
+    without kinds, and as `_keep_environments` does. Raises MachineBusy if another fastloop measures
+    or prepares.
     """
     if yes not in ("true", "false"):
         raise UsageError(f"yes={yes}: allowed: true, false")
@@ -129,16 +132,18 @@ def _remove(items: Sequence[Item]) -> None:
     """Remove the items, under the lock that keeps other commands from measuring or preparing."""
     from fastloop.sweep.machine_lock import lock_machine
 
+    removed_mib = 0.0
     with lock_machine(wait=False), _keep_environments(items):
         for item in items:
             # The item may be a report that was removed with its sweep. is_symlink() is needed
             # because exists() is False for a broken link.
             if item.path.exists() or item.path.is_symlink():
                 remove(item.path)
+                removed_mib += item.mib
         for folder in {item.path.parent for item in items} - {outputs_folder()}:
             if folder.is_dir() and not any(folder.iterdir()):
                 folder.rmdir()
-    print(f"\nremoved: {sum(item.mib for item in items):,.1f} MiB")
+    print(f"\nremoved: {removed_mib:,.1f} MiB")
 
 
 @contextmanager
@@ -184,7 +189,6 @@ def describe_age(seconds: float) -> str:
 
 def _items(kind: str) -> list[Item]:
     """All items of a kind that lie in the outputs folder."""
-    # This is imported here, because it imports torch.
     from fastloop.core.spans import wall_ms
 
     # The content of a linked folder lies elsewhere, and is not removed.

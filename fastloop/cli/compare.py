@@ -53,7 +53,9 @@ FOLDERS = ("base", "new")
 def main() -> None:
     """Print the comparison; exits with status 1 if a job is slower or no longer finishes.
 
-    Exits with status 2 if a setting is wrong or the sets can't be compared, and 0 otherwise.
+    A job counts as slower only if it is so beyond noise, and by more than fail_above percent. Exits
+    with status 2 if a setting is wrong, if the sets can't be compared, or on an error of the
+    system, and with 0 otherwise.
     """
     if {"-h", "--help"} & set(sys.argv[1:]):
         print(__doc__, end="")
@@ -86,7 +88,8 @@ def _print_comparison(
     """Print the load of the machines, the answer, the changes and other differences.
 
     base, new: name of a job -> result. fail_above: percentage by which a job may become slower.
-    Returns True if a job has become slower by more than that, or no longer finishes.
+    Returns True if a job has become slower beyond noise and by more than that, or no longer
+    finishes.
     """
     changes = find_changes(pairs)
     for name, results in (("base", base), ("new", new)):
@@ -105,7 +108,8 @@ def _print_comparison(
 def _name_folders(arguments: Sequence[str]) -> list[str]:
     """The arguments, with base= and new= put before bare folders.
 
-    Raises UsageError unless there are two bare folders or none.
+    Raises UsageError unless there are two bare folders or none, and for bare folders beside base=
+    or new=.
     """
     bare = [each for each in arguments if "=" not in each]
     if not bare:
@@ -118,7 +122,10 @@ def _name_folders(arguments: Sequence[str]) -> list[str]:
 
 
 def _with_folders(settings: dict[str, str]) -> dict[str, str]:
-    """The settings with both folders; if neither is given, the folders of the newest two sweeps."""
+    """The settings with both folders.
+
+    If neither is given, the folders are those of `_newest_pair`, and are printed.
+    """
     if not settings["base"] and not settings["new"]:
         base, new = _newest_pair()
         print(f"base={base} new={new}")
@@ -162,7 +169,7 @@ def _load_set(folder: str, setting: str) -> dict[str, Result]:
     """Load the results in the folder, by the name of the job.
 
     setting: `base` or `new`, for error messages. Raises UsageError if the folder is an empty text,
-    or if a name occurs twice.
+    if a name occurs twice, and as `load_results` does.
     """
     if not folder:
         raise UsageError(f"{setting}=: it is empty; allowed: a folder with {RESULT_FILE} files")

@@ -46,8 +46,8 @@ LITTLE_SHM = 512 * MIB
 """Size in bytes: a hint is printed if /dev/shm is smaller. Docker gives containers 64 MiB, which is
 too little for the batches of a few workers."""
 FEW_FILES = 1024
-"""If the limit on open files is at most this number, a hint is printed. Workers of torch's
-DataLoader send a file descriptor for each tensor."""
+"""If the limit on open files is at most this number, and the user may raise it above this number, a
+hint is printed. Workers of torch's DataLoader send a file descriptor for each tensor."""
 WAIT_WORDS = {"cpu": "a core", "io": "the disk", "memory": "memory"}
 """The kernel's name of a resource -> a word for it."""
 
@@ -97,7 +97,8 @@ def _watch(seconds: float) -> Load:
 
 
 def _holder() -> str:
-    """A line about another fastloop command that is measuring; empty if there is none."""
+    """A line about another fastloop command that is measuring, or about a lock file that can't be
+    used; empty if there is neither."""
     from fastloop.sweep.machine_lock import lock_machine
 
     try:
@@ -123,7 +124,8 @@ def _busy(load: Load) -> str:
 
 
 def _answer(load: Load, reason: str, seconds: float) -> str:
-    """A sentence that says whether the machine is ready to measure.
+    """The sentences that say whether the machine is ready to measure and, if it is, how quiet it
+    was.
 
     reason: the reason why the machine is not ready; empty if it is. seconds: time for which the
     load was measured.

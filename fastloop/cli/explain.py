@@ -55,7 +55,7 @@ from fastloop.sweep.forecast import describe_explanation, num_passes
 from fastloop.sweep.request import JobRequest
 
 EXPLAIN_MODULES = ("fastloop.explain.explain_job", *TRIAL_MODULES)
-"""Modules with the functions that the processes of an explanation call."""
+"""Modules that the processes of an explanation need, see `compose_all`."""
 SEVERAL = "explain takes one job; fastloop run -m {} explain=true explains each of a sweep"
 """Message for a command line that makes several jobs; {} stands for its overrides."""
 

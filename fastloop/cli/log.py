@@ -26,8 +26,8 @@ USAGE = "usage: fastloop log <folder of a sweep or of a job>"
 def main() -> None:
     """Log the results in the folder that MLflow lacks.
 
-    Prints one line and exits with status 1 if there is no result, if logging fails, or if another
-    command is measuring.
+    Prints one line and exits with status 1 for wrong arguments, if there is no result, if logging
+    fails, or if another command is measuring.
     """
     if {"-h", "--help"} & set(sys.argv[1:]):
         print(__doc__, end="")

@@ -28,7 +28,8 @@ SWITCHES = {
 """torchrun's options without a value. Every other option has a value, in the same word or in the
 next word."""
 MODULE = {"-m", "--module"}
-"""torchrun's options with which the next word is a module instead of a script."""
+"""torchrun's options with which the first word after all options is a module instead of a
+script."""
 PROCESSES, NODES = "--nproc-per-node", "--nnodes"
 """torchrun's options for the number of processes on each node, and for the number of nodes."""
 VARIABLE_OF_OPTION = {PROCESSES: "PET_NPROC_PER_NODE", NODES: "PET_NNODES"}

@@ -96,7 +96,8 @@ def main() -> None:
 def _measure(scope: Scope, arguments: Sequence[str]) -> None:
     """Measure the workloads of a scope, and write the file of results after each.
 
-    Raises UsageError for a wrong setting among the arguments, and as `measure_workloads` does.
+    Raises UsageError for a wrong setting among the arguments, if the file can't be written or must
+    not be replaced, and as `measure_workloads` does.
     """
     from fastloop.core.outputs_folder import refuse_unwritable
     from fastloop.suite.build_suite_file import build_suite_file, machine_name
@@ -248,8 +249,8 @@ def _verify(names: Sequence[str]) -> int:
 def _write_site(arguments: Sequence[str]) -> None:
     """Write one page of all rounds and one of all claims, and print the paths of the pages.
 
-    Raises UsageError for a wrong setting among the arguments, and if the folder of results has no
-    file.
+    A page without anything to show is not written. Raises UsageError for a wrong setting among the
+    arguments, and if the folder of results has no file.
     """
     from fastloop.core.atomic_files import write_text
     from fastloop.core.outputs_folder import refuse_unwritable

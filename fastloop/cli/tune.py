@@ -254,7 +254,7 @@ def _write_patch(patch: str) -> None:
 
 
 def _check_settings(given: dict[str, Any]) -> TuneSettings:
-    """Parse the settings of tune by name; raises UsageError or ConfigError for a wrong setting."""
+    """Parse the settings of tune by name; raises UsageError for a wrong setting."""
     from fastloop.tune.budget import parse_budget, parse_memory_limit
     from fastloop.tune.objective import check_objective
     from fastloop.tune.planning import TuneSettings

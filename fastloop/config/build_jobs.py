@@ -173,7 +173,7 @@ def build_job(values: dict[str, Any], overrides: Sequence[str] = ()) -> Job:
 def requirements_of(values: dict[str, Any]) -> tuple[str, ...]:
     """The requirements of a job's loader, store and placement, each once.
 
-    Raises ConfigError unless they are lists of texts.
+    Raises ConfigError unless they are lists of texts that pip's command line can contain.
     """
     found = [_split_requirements(group, values[group])[1] for group in ("loader", "placement")]
     return (*dict.fromkeys(each for texts in found for each in texts),)
@@ -184,7 +184,8 @@ def _split_requirements(group: str, node: Any) -> tuple[Any, list[str]]:
 
     The requirements of a loader's store are removed from the node, and returned, as well.
 
-    Raises ConfigError unless the requirements are lists of texts.
+    Raises ConfigError unless the requirements are lists of texts, and for a text that is empty or
+    has an unmatched quotation mark.
     """
     if group not in WITH_REQUIREMENTS or not isinstance(node, dict):
         return node, []
@@ -272,8 +273,9 @@ def _is_group(node: Any) -> bool:
 def _launcher_under_torchrun(values: dict[str, Any], overrides: tuple[str, ...]) -> dict[str, str]:
     """The choice {"launcher": "torchrun"} in a process that torchrun has started; {} elsewhere.
 
-    If the user chose `launcher=single`, the result is {}, too. Otherwise the settings of the
-    torchrun launcher replace the default launcher's in `values`.
+    If the user chose `launcher=single`, the result is {}, too. If the result is not {}, the default
+    settings of the torchrun launcher replace those of another launcher in `values`, except for
+    `isolation`.
     """
     # torchrun runs this command in each of its processes. With the default launcher, each process
     # would measure by itself.

@@ -73,7 +73,7 @@ class CommandLine:
     is_sweep: bool
     """True with -m."""
     prints_info: bool
-    """True with --help, --cfg and other flags that make Hydra print information."""
+    """True with --help, --cfg or another flag that asks for information, so no job is measured."""
     config_path: str | None
     """The folder of -cp, which replaces conf/; None without one."""
     config_name: str | None
@@ -93,7 +93,7 @@ class CommandLine:
 
 
 def read_command_line(arguments: Sequence[str]) -> CommandLine:
-    """Parse the arguments; raises UsageError for an invalid flag."""
+    """Parse the arguments; raises UsageError for an invalid flag, and for text not in UTF-8."""
     for argument in arguments:
         # Bytes that are not UTF-8 become surrogates, which no result can hold.
         if SURROGATE.search(argument):
@@ -157,7 +157,8 @@ def _parser() -> _Parser:
 
 
 def parse_overrides(overrides: Sequence[str]) -> list[Override]:
-    """Parse the overrides. Raises ConfigError for overrides that no job can have."""
+    """Parse the overrides. Raises ConfigError for overrides that no job can have, and Hydra's
+    exceptions for overrides that its grammar does not allow."""
     # Hydra's config loader lists the options to which the parser expands glob(*).
     loader = GlobalHydra.instance().config_loader()
     parsed = OverridesParser.create(config_loader=loader).parse_overrides(list(overrides))
@@ -167,9 +168,10 @@ def parse_overrides(overrides: Sequence[str]) -> list[Override]:
 
 
 def refuse_several(arguments: Sequence[str], refusal: str) -> None:
-    """Raise UsageError for a command line that makes several jobs, before a job is composed.
+    """Raise UsageError for -m or several values of a setting, before a job is composed.
 
-    arguments: the command line. refusal: the message, with {} in place of the overrides.
+    A sweep that only an experiment turns on is not noticed here. arguments: the command line.
+    refusal: the message, with {} in place of the overrides.
     """
     line = read_command_line(arguments)
     if line.prints_info:

@@ -62,7 +62,8 @@ def compose_all(
     printed only if torch is not imported yet.
     modules: modules that the processes of the command need; the forkserver imports them early.
     For an invalid name or value, prints one line and exits with status 1, before anything is
-    written.
+    written. If a launcher of Hydra has measured some jobs before an error, prints the line and
+    returns the requests.
     """
     requests: list[JobRequest] = []
     # If FASTLOOP_OUTPUTS were empty, Hydra would write to the root of the file system.

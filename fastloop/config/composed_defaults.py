@@ -57,11 +57,12 @@ def copy_removals(values: dict[str, Any], fitted: dict[str, Any]) -> dict[str, A
 
 
 def _leave_out_defaults(cfg: DictConfig, name: str, overrides: Sequence[str], group: str) -> None:
-    """Delete the settings of the group's default option if another `_target_` has replaced it.
+    """Delete the settings of the group's option if another `_target_` has replaced the option's.
 
     Otherwise these settings would replace the defaults of the target's parameters of the same name.
-    Settings that an override or a file has set are kept. If an override or a file has chosen the
-    option, all settings are kept for which the target has a parameter.
+    If the option is the default, settings that an override or another file has set are kept. If an
+    override or a file has chosen the option, the kept settings are those that an override has set,
+    those with another value than the option's, and those for which the target has a parameter.
     """
     node, choice = cfg.get(group), cfg.hydra.runtime.choices.get(group)
     option = choice if choice in options_of(group) else default_options()[group]
@@ -140,13 +141,14 @@ def _fit_placement(cfg: DictConfig, name: str, overrides: Sequence[str]) -> None
 
 def _raw_values(node: Any) -> dict[Any, Any]:
     """The values of a part of the configuration, with ${...} unresolved; empty if it is no dict."""
-    # Values are resolved once, when the job is built; an error then names the setting.
+    # Values are resolved once, after the job is composed; an error then names the setting.
     values = OmegaConf.to_container(node) if isinstance(node, DictConfig) else None
     return values if isinstance(values, dict) else {}
 
 
 def _is_chosen(name: str, overrides: Sequence[str], group: str) -> bool:
-    """True if an override or an experiment chooses an option from the group."""
+    """True if an override chooses an option from the group, or if a yaml file such as an experiment
+    does so by `override` in its defaults list."""
     choosing = [*pass_to_own_code(_without_settings(overrides))]
     found = _FOUND.setdefault(GlobalHydra.instance().hydra, {})
     key = ("choices", name, *choosing)

@@ -63,7 +63,8 @@ def compose_values(*overrides: str) -> dict[str, Any]:
 
     Interpolations such as ${oc.env:HOME} are resolved.
 
-    Raises Hydra's exceptions for an invalid name.
+    Raises UsageError for an invalid flag, and exceptions of Hydra or OmegaConf for an invalid name
+    or value.
     """
     # Composing is cached. Resolving is not, because it is fast and depends on the environment.
     cfg = _compose_unresolved(read_spellings(overrides))

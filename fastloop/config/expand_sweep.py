@@ -12,8 +12,8 @@ from fastloop.config.command_line import read_spelling
 from fastloop.config.messages import ConfigError
 
 MOST_JOBS = 10_000
-"""Maximum number of jobs of a command line, and of values of one setting: nobody can measure more,
-and a range may have more values than memory holds."""
+"""Maximum number of jobs of a command line, and of values of a range: nobody can measure more, and
+a range may have more values than memory holds."""
 
 
 def expand_jobs(overrides: Sequence[Override]) -> list[tuple[str, ...]]:
@@ -33,7 +33,7 @@ def override_values(overrides: Sequence[Override]) -> list[list[str]]:
     """For each overridden key, a list of `key=value`, one for each value.
 
     If a key is overridden twice, the last override counts. Raises ConfigError for an override with
-    no values, with infinitely many or with more than MOST_JOBS.
+    no values or infinitely many, and for a range of more than MOST_JOBS values.
     """
     values: dict[str, list[str]] = {}
     for override in overrides:

@@ -188,7 +188,10 @@ def without_force(overrides: Sequence[str]) -> tuple[str, ...]:
 
 
 def _is_forced_setting(override: str, overrides: Sequence[str]) -> bool:
-    """True if the override begins with ++, and changes a setting that an option of conf/ has."""
+    """True if the override begins with ++, and changes a setting that an option of conf/ has.
+
+    False if an override chooses an option that is not in conf/.
+    """
     group, _, setting = name_in(override).removeprefix("++").partition(".")
     if not override.startswith("++") or not _describe_options_with(group, setting):
         return False

@@ -72,7 +72,8 @@ def setting_lines() -> list[str]:
 
 
 def options_page() -> str:
-    """docs/options.md: the top-level settings, then each group with its options' settings."""
+    """docs/options.md: the top-level settings and those of tune, then each group with its options
+    and their settings."""
     lines = [PAGE, "## Settings", "", "| setting | default | meaning |", "|---|---|---|"]
     lines += [f"| `{s.name}` | `{s.default}` | {_escape(s.meaning)} |" for s in settings()]
     lines += _tune_tables()

@@ -122,10 +122,12 @@ def _add_config_dir(folder: Path) -> None:
 
     # The Compose API has no parameter for a second folder, but Hydra asks each plugin for folders.
     class ConfigDir(SearchPathPlugin):
-        """Search path plugin that adds the folder of -cd after conf/."""
+        """Search path plugin that adds the folder of -cd."""
 
         def manipulate_search_path(self, search_path: ConfigSearchPath) -> None:
-            """Put the folder before Hydra's last entry, `schema`."""
+            """Put the folder before Hydra's entry `schema` or, without this entry, first."""
+            # hydra.initialize_config_dir appends `schema` only after it has called the plugins, so
+            # the folder comes first, before conf/.
             anchor = SearchPathQuery(provider="schema")
             search_path.prepend("command-line", f"file://{folder}", anchor)
 

@@ -72,7 +72,8 @@ def measure_by_launcher(
 ) -> list[JobRequest]:
     """Measure the requests in the processes of a Hydra launcher and return them.
 
-    Raises ConfigError before the first process starts if the launcher can't be used.
+    Raises ConfigError before the first process starts if the launcher can't be used, and later if
+    the launcher or a job fails.
     """
     first = combinations[0]
     name = f"hydra/launcher={first.launcher}"
@@ -150,7 +151,7 @@ def _check_hydra_launcher(name: str, combination: Combination, request: JobReque
 
 
 def _check_concurrent(name: str, sweep: SweepSettings) -> None:
-    """Raise ConfigError if the sweep's settings exclude jobs that run concurrently."""
+    """Raise ConfigError if the sweep's settings exclude concurrent jobs, or resume a sweep."""
     if not sweep.allow_concurrent:
         reason = "it runs jobs concurrently or on different machines, and not in rounds"
         allowed = "allowed: basic, or any launcher with allow_concurrent=true, which is not ranked"

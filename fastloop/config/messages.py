@@ -316,7 +316,7 @@ def _setting_message(name: str, details: Sequence[Any], listed: str) -> str:
 
 def format_value(value: Any) -> str:
     """The value as on a command line: with Hydra's true and null, and with quotes around text that
-    looks like a number."""
+    Hydra would read as a number, a bool or null."""
     if value is None or isinstance(value, bool):
         return {None: "null", True: "true", False: "false"}[value]
     if isinstance(value, list | tuple):

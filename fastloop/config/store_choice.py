@@ -21,8 +21,8 @@ def choose_store(job: Job, overrides: Sequence[str]) -> Job:
     """The job without its store if the samples, the collate or the transform rule the store out.
 
     With a collate for samples that differ in length, such as collate=pad, a user's Dataset is also
-    marked as ragged. overrides: overrides of the command line; if one of them asks for a store, the
-    store is kept.
+    marked as ragged. A loader that copies all rows into memory keeps its store. overrides:
+    overrides of the command line; if one of them asks for a store, the store is kept, too.
     """
     from fastloop.core.plan import without_store
     from fastloop.core.traits import LoaderTraits, traits_of

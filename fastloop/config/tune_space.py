@@ -28,7 +28,8 @@ SETTINGS = (
     *(each.name for each in DECLARED.values() if each.is_tunable),
     *("pinned_buffers", "device_prefetch", "device_prefetch_by", "torch_threads"),
 )
-"""Settings at the top level that may be tried, for the same reason."""
+"""Settings at the top level that may be tried, for the same reason. An exception is batch_size,
+which changes what a model learns: it is tried only if `space=` names it."""
 MOST_CANDIDATES = 100_000
 """Maximum number of candidates in a space of the user's. Predictions for more would take minutes,
 and most of the candidates would be combinations that no job can have."""
@@ -49,7 +50,8 @@ def tune_defaults() -> dict[str, Any]:
 def split_arguments(arguments: Sequence[str]) -> tuple[dict[str, Any], list[str]]:
     """Split the arguments into (the settings of tune by name, the arguments that describe the job).
 
-    The last argument of a name wins; null stands for the default.
+    A setting that no argument names has its default. The last argument of a name wins, and the
+    value null becomes None.
     """
     given = {name: value for name, value in tune_defaults().items() if name != TRIED}
     left = []

@@ -85,7 +85,10 @@ def _finish_replacing(target: Path, replaced: Path) -> None:
 
 
 def remove_partial(folder: Path) -> None:
-    """Remove the unfinished files and folders that killed writers have left in the folder."""
+    """Remove the unfinished files and folders that killed writers have left in the folder.
+
+    A folder that such a writer has renamed but not yet replaced gets its name back.
+    """
     for path in folder.glob(".*.partial"):
         name = path.name.removesuffix(".partial")
         # A living writer holds this lock. With timeout=0, filelock then raises Timeout at once,

@@ -29,7 +29,8 @@ class LadderRow:
     """Milliseconds per batch of the rest of the part's work. They cost no time, because the loop
     steps or another worker works meanwhile. None: not known."""
     sure_greatest: float
-    """Probability, from 0 to 1, that no other part except the step is greater."""
+    """Probability, from 0 to 1, that this part is the greatest of all parts other than the step; 0
+    for the step."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,7 +71,7 @@ class Verdict:
     """The limiting part of a job, and how sure that is."""
 
     word: Part
-    """The limiting part."""
+    """The limiting part; UNATTRIBUTED also if the measurements do not tell which part limits."""
     sentences: tuple[str, ...]
     """Sentences without full stops; the first says whether the loader is worth improving."""
 
@@ -155,7 +156,8 @@ class Explanation:
     what_ifs: tuple[WhatIf, ...]
     """Changes that were tried come first, then the others by predicted gain."""
     best: WhatIf | None
-    """The change with the greatest realised gain that is beyond noise; None if there is none."""
+    """The change with the greatest realised gain, if that gain is beyond noise and at least
+    LEAST_GAIN of fastloop.explain.change; None if no change has such a gain."""
     timeline: InstrumentedEpoch
     causes: tuple[Cause, ...] = ()
     """The commonest causes that the job can have, in the order in which they were looked for."""

@@ -33,10 +33,10 @@ class LoadingSetting:
     `honours` do."""
     needs_workers: bool = False
     """True if the setting has no effect without workers. A job without workers is then unsupported
-    if the setting's value differs from the default."""
+    if the setting's value differs from the default, except as `serves_prefetching` says."""
     serves_prefetching: bool = False
     """True if the setting also affects a process that prefetches to the device
-    (device_prefetch_by=process)."""
+    (device_prefetch_by=process). A job with such a process may then set it without workers."""
     is_tunable: bool = True
     """True if `fastloop tune` may change it."""
     tried: tuple[Any, ...] = ()

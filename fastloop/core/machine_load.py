@@ -128,7 +128,10 @@ def summarize_loads(loads: Sequence[Load | None]) -> LoadSummary | None:
 
 
 class LoadWatch:
-    """The loads of consecutive stretches of time, each at least LEAST_SECONDS long."""
+    """The loads of consecutive stretches of time, each at least LEAST_SECONDS long.
+
+    If the system does not report CPU time, each stretch has a load that is not known.
+    """
 
     def __init__(self) -> None:
         self.loads: list[Load] = []

@@ -71,14 +71,18 @@ class ModuleText:
 
 @cache
 def read_module_text(path: str) -> ModuleText:
-    """The names that the text of the file shows. Raises ValueError for a syntax error."""
+    """The names that the text of the file shows.
+
+    Raises WrongCodeError for a syntax error. A file that can't be read counts as open and dynamic.
+    """
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             tree = ast.parse(Path(path).read_bytes(), Path(path).name)
     except SyntaxError as error:
         raise WrongCodeError(error_line(error)) from None
-    # The import reports what is wrong with a file that can't be read, or that holds null bytes.
+    # The import reports the error of a file that can't be read or parsed. Some older releases of
+    # Python raise ValueError for null bytes, newer ones raise SyntaxError.
     except (OSError, ValueError):
         return ModuleText(names={}, is_open=True, is_dynamic=True)
     return _read_tree(tree)

@@ -1,7 +1,7 @@
 """Rebuild trees with each tensor replaced, for example by its copy on another device.
 
-Leaves other than tensors pass through unchanged, as in torch's pytree. A leaf that holds tensors is
-rejected, because they would silently stay on their device.
+Leaves other than tensors pass through unchanged, as in torch's pytree. A leaf that is an array, or
+that holds tensors or arrays, is rejected, because these would silently stay on their device.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def map_tensors(
     """A tree of the same types with function(tensor) in place of every tensor; other leaves stay.
 
     device: new device of tensordicts; None: unchanged.
-    Raises Unsupported for a leaf that holds tensors.
+    Raises Unsupported for a leaf that holds tensors or arrays.
     """
 
     def rebuild_inside(node: Tree) -> Tree:

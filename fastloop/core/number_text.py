@@ -84,7 +84,7 @@ def show_time(seconds: float, unit: TimeUnit | None = None) -> str:
 
 
 def show_estimate(estimate: Estimate, show: Callable[[float], str]) -> str:
-    """The value with its 95 % interval in brackets, or with its range in parentheses.
+    """The value with its interval in brackets, or with its range in parentheses.
 
     show: returns the text of a number.
     """
@@ -101,7 +101,10 @@ def show_percent(share: float) -> str:
 
 
 def show_fine_percent(share: float) -> str:
-    """A share in percent with at least two significant digits: 0.42 %, 4.2 %, 42 %, 420 %."""
+    """A share in percent, rounded to two significant digits: 0.42 %, 0.4 %, 42 %.
+
+    From 99.5 % on, the share is rounded to whole percent: 423 %.
+    """
     value = 100 * share
     # With two significant digits, 99.5 and more would be shown as 1e+02.
     if abs(value) >= 99.5:
@@ -123,7 +126,7 @@ def show_duration(seconds: float) -> str:
 
 
 def show_about(seconds: float) -> str:
-    """A rough duration, rounded to 5 s below ten minutes, and to minutes above.
+    """A rough duration, rounded to 5 s below ten minutes, and to minutes from there; at least 5 s.
 
     >>> show_about(83.2)
     '1 min 25 s'

@@ -51,11 +51,12 @@ def significant_pairs(logs: np.ndarray, look_share: float | None = None) -> np.n
     """True for each pair of jobs that differs significantly: (..., pairs), in the order of `pairs`.
 
     logs: (..., jobs, rounds), logarithms of seconds; the leading dimensions are campaigns.
-    look_share: None: the number of trials is fixed. If all jobs are equal, at most 5 % of campaigns
-    then have any pair that differs significantly. With trials=auto, the trials are tested after
-    some of the rounds, the looks, and `look_share` is the share of all false claims that this look
-    may make, see core/auto_trials.py. At most 3 % of campaigns of equal jobs then have a pair that
-    differs significantly at any look.
+    look_share: None: the number of trials is fixed. If all jobs are equal and equally noisy, and
+    their trials are independent, at most 5 % of campaigns then have any pair that differs
+    significantly. With trials=auto, the trials are tested after some of the rounds, the looks, and
+    `look_share` is the share of all false claims that this look may make, see core/auto_trials.py.
+    At most 3 % of campaigns of equal jobs with independent trials then have a pair that differs
+    significantly at any look.
     """
     level = SIGNIFICANCE if look_share is None else DIFFERENCES * look_share
     return holm(pair_p_values(logs, allows_serial=look_share is not None), level)
@@ -66,7 +67,8 @@ def equal_pairs(logs: np.ndarray, margin: float, *, look_share: float | None) ->
 
     Each pair has two one-sided tests (Schuirmann 1987), corrected for the number of pairs by
     Bonferroni's inequality. margin: a difference of logarithms. logs, look_share: see
-    `significant_pairs`; with looks, at most 2 % of campaigns have a false claim at any look.
+    `significant_pairs`; with looks and independent trials, at most 2 % of campaigns have a false
+    claim at any look.
     """
     level = SIGNIFICANCE if look_share is None else TIES * look_share
     allows_serial = look_share is not None

@@ -40,17 +40,20 @@ class Part(StrEnum):
     COLLATE = "collate"
     """The making of a batch from samples."""
     QUEUE = "queue"
-    """The way of a batch from the end of collate in a worker to the loop: pickling, queues,
-    pinning, and the wait for the batch's turn."""
+    """The way of a finished batch from its maker, such as a worker or a thread, to the loop:
+    pickling, queues, pinning, and the wait for the batch's turn."""
     PIN = "pin"
     """The copy of a batch to pinned memory, by the DataLoader's thread."""
 
     # The next four parts follow from several measurements; no timeline shows them.
     START_UP = "start-up"
-    """The wait for the first batch of an epoch, minus the wait for a later one."""
+    """The time in which the loader starts up in an epoch, for example the start of its workers. In
+    a ladder, this is the wait for the first batch minus the wait for a later one, without the work
+    on the first batch, plus the time in which the epoch ends."""
     HAND_OFF = "hand-off"
     """The loader's own work around batches that are ready: its sampler, processes and queues."""
     CONTENTION = "contention"
     """The time for which steps wait for cores, because the loader's workers use the cores."""
     UNATTRIBUTED = "unattributed"
-    """All work of a loader that can't be taken apart."""
+    """All work of a loader that can't be taken apart. As the word of a verdict, also: the limiting
+    part is not known."""

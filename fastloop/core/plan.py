@@ -83,8 +83,8 @@ class Plan:
     world_size: int = 1
     """Number of processes that load together."""
     probe: LoaderProbe | None = None
-    """The probe of an instrumented pass, if DataLoader or FastLoader loads; None in every timed
-    pass."""
+    """Records the parts of each batch in a pass of `profile=true` or explain; None in every timed
+    trial."""
 
 
 @runtime_checkable

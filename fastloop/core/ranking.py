@@ -47,11 +47,13 @@ class Ranking:
     there are ranks."""
     needed: str
     """Text that says about how many trials of each job would separate the jobs of rank 1 or,
-    without ranks, all jobs. Empty if only one job has rank 1."""
+    without ranks, the fastest job and the slowest one. Empty if only one job has rank 1, or if a
+    time is not a positive number."""
     order: tuple[str, ...]
     """Names of all jobs by their median seconds, fastest first; jobs without values are last."""
     enough_trials: int = 0
-    """The number of trials in `needed`; 0 if it is not known."""
+    """About how many trials of each job would separate the jobs of rank 1; 0 if there are no ranks,
+    or if only one job has rank 1."""
     equal: tuple[str, ...] = ()
     """The jobs that surely differ by less than 2 % from the first job of the order."""
     undecided: tuple[str, ...] = ()

@@ -223,15 +223,15 @@ class Shuffling:
     distance: float
     """Mean distance of a sample from its stored place: 0 in stored order, 1 if it is uniform."""
     neighbours_kept: float
-    """Share of stored neighbours that are delivered within a batch size of each other, minus the
-    share that a uniform shuffle would keep: 1 in stored order, 0 if it is uniform."""
+    """Share of stored neighbours that are delivered within a batch size of each other, on a scale
+    from 0, the share that a uniform shuffle would keep, to 1, the share in stored order."""
     ranks_disjoint: bool | None = None
     """True if no sample is delivered by two ranks; None for one process."""
 
 
 @dataclass(frozen=True, kw_only=True, config=KEEPS_NAN)
 class Shadow:
-    """A trial run once more with the same calls, and every epoch compared with the dataset."""
+    """A trial run once more with the same calls, to compare its samples with the dataset."""
 
     number: int
     """Number of the trial that was repeated; it is drawn at random."""

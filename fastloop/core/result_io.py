@@ -74,8 +74,8 @@ def load(folder: Path) -> Result:
 def load_results(folder: Path, setting: str) -> list[Result]:
     """All results in the folder or below, in the order of the jobs.
 
-    Raises UsageError if there is no result, or if a file can't be read. setting: name of the
-    setting that names the folder, for the message.
+    Raises UsageError if there is no such folder or no result, or if a file can't be read. setting:
+    the word before the folder in the message, such as the name of the setting.
     """
     try:
         is_folder = folder.is_dir()
@@ -107,10 +107,10 @@ def load_timelines(folder: Path) -> dict[tuple[str | None, str], bytes]:
 
 
 def load_result(path: Path, setting: str) -> Result:
-    """Read the result.json in the folder of `path`; raises UsageError if it is damaged, or not one
-    of fastloop's.
+    """Read the result.json in the folder of `path`.
 
-    setting: name of the setting that names the folder, for the message.
+    Raises UsageError if the file can't be read, or is not one of fastloop's. setting: the word
+    before the path in the message, such as the name of the setting.
     """
     try:
         return load(path.parent)

@@ -1,7 +1,7 @@
 """Seeds of epochs and samples, and random numbers that are functions of a seed and an index.
 
-All are outputs of the generator splitmix64 (Steele, Lea, Flood, 2014), in which each bit of the
-state affects all bits of the output.
+Except for the seed of epoch 0, all are outputs of the generator splitmix64 (Steele, Lea, Flood,
+2014), in which each bit of the state affects all bits of the output.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def mix_seed(*numbers: int) -> int:
 def splitmix64(state: int, number: int = 0) -> int:
     """The 64-bit output `number`, counted from 0, of a generator that begins with this state.
 
-    native/splitmix.h is the same in C.
+    fastloader/native/splitmix.h is the same in C.
     """
     return _output((state + (number + 1) * GOLDEN_GAMMA) & MASK)
 
@@ -61,8 +61,9 @@ def _output(bits: Bits) -> Bits:
 
 
 def sample_key(seed: int, epoch: int, index: int) -> int:
-    """The number on which all random draws for a sample depend, in one epoch of a FastLoader.
+    """The number on which all random draws for a cropped sample depend, in one epoch.
 
-    seed: the seed of the FastLoader. index: the index of the sample.
+    seed: the seed of the crops; a FastLoader with this seed draws the same crops. index: the index
+    of the sample.
     """
     return int(random_bits(np.array([index]), mix_seed(seed, epoch))[0])

@@ -1,8 +1,8 @@
 """Read clocks, and record spans of time; no other module reads a clock.
 
-On Linux perf_counter is CLOCK_MONOTONIC, so its readings are comparable between processes. The
-timed window of a trial only reads the clock at its start and its end. Spans are recorded in the
-instrumented pass, an epoch outside of trials.
+On Linux perf_counter is CLOCK_MONOTONIC, so its readings are comparable between processes. In the
+timed window of a trial, the clock is read at the start and at the end only. Spans are recorded in
+the instrumented pass, an epoch outside of the timed windows.
 """
 
 from __future__ import annotations

@@ -55,9 +55,9 @@ class LoaderTraits:
     """False if the sizes of batches don't depend on `batch_size`; a trial then does not compare the
     sizes with it, and the tracker logs that they are the loader's own."""
     brings_data: bool = False
-    """True if the loader provides the data itself and takes no dataset; a job
-    without a dataset of its own then gets a UserDataset, and a trial does not judge the order of
-    the samples."""
+    """True if the loader provides the data itself and takes no dataset; a job for which the command
+    line names no dataset then gets a UserDataset, and a trial does not compare the order of the
+    samples with the plan's."""
     shuffles_itself: bool = False
     """True if the loader reads shards (files with parts of the data) as streams, and draws samples
     from a buffer for order=random; the check of a job then refuses orders other than random and
@@ -68,7 +68,8 @@ class LoaderTraits:
     unknown_files: str = ""
     """The reason why the loader may read files that belong neither to its store nor to its dataset,
     or an empty string if it reads no such files; the check of a job refuses a `cache` other than
-    as_is for this reason, and explain does not divide the time of loading into parts."""
+    as_is for this reason, and the ladder of explain has the time of such a loader, if it is not
+    built on torch's DataLoader, as UNATTRIBUTED."""
 
 
 @dataclass(frozen=True, kw_only=True)

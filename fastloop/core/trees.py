@@ -34,8 +34,8 @@ few are read because a batch may have columns of thousands of tokens."""
 def tree_leaves(tree: Tree) -> list[Any]:
     """Every leaf, including those in dataclasses, tensordicts and subclasses of containers.
 
-    The leaves come in optree's order: keys are sorted, fields are in the order of declaration. None
-    is not a leaf.
+    The leaves come in optree's order: the keys of a dict are sorted, those of an OrderedDict are
+    not, and fields are in the order of declaration. None is not a leaf.
     """
     leaves: list[Any] = []
     for leaf in optree.tree_leaves(tree):

@@ -12,8 +12,8 @@ tensor or array of shape (n, ...)        n
 tensor or array without dimensions       1
 PackedSequence                           n, the number of sequences in the first step
 text or number by itself                 any number
-list of n texts or numbers               n; also 1 if the list is the whole batch
-dict, named tuple                        the numbers that all values allow
+list or tuple of n texts or numbers      n; also 1 if the list is the whole batch
+dict, any other named tuple              the numbers that all values allow
 list of n tensors, lists or dicts        the numbers that all entries allow; also n if the
                                          entries are alike, because each may be a sample
 =======================================  ======================================================
@@ -22,7 +22,8 @@ A batch as a whole may allow several numbers. The first of these rules that appl
 
 1. Later batches of a loader have the number that follows from a part that has told the number of
    samples of all batches before: a pair of columns stays a pair.
-2. A loader's first batch has batch_size samples, if the batch allows this number.
+2. A loader's first batch has batch_size samples, or all samples of an epoch that is shorter, if the
+   batch allows this number.
 3. A batch has the only number that it allows. This rule does not apply if the number follows from
    lists of samples alone, because columns of several lengths, such as a text and its offsets, look
    like a list of samples; nor, if batch_size is known, from tensors without dimensions alone.
@@ -59,7 +60,7 @@ COLUMNS = (torch.Tensor, np.ndarray, list, tuple)
 
 @dataclass(frozen=True)
 class FirstBatches:
-    """An epoch that ends after `count` batches."""
+    """An epoch that ends after at most `count` batches."""
 
     batches: Iterable[Tree]
     count: int
@@ -73,8 +74,9 @@ def count_epoch(
 ) -> tuple[int, Callable[[Tree], int]]:
     """Number of samples of an epoch, and a quick function that counts the samples of a batch.
 
-    Raises UnclearCount if the number of samples of a batch is unclear, and Invalid as soon as there
-    are more than `at_most`; None: any number is allowed.
+    Raises UnclearCount if the number of samples of a batch is unclear, or if batches that were read
+    as lists of samples have more samples than the loader's sampler. Raises Invalid as soon as there
+    are more than `at_most` samples; None: any number is allowed.
     """
     counter = SampleCounter(full_size(batches))
     count = 0
@@ -108,7 +110,7 @@ def _loader_of(batches: Iterable[Tree]) -> Iterable[Tree]:
 
 
 def _length_of(batches: Iterable[Tree]) -> int | None:
-    """Number of samples of a loader's whole epoch, by its sampler."""
+    """Number of samples of a loader's whole epoch, by its sampler; None if it does not tell."""
     try:
         return len(_loader_of(batches).sampler)  # pyright: ignore[reportAttributeAccessIssue]
     # An iterable has no sampler, or one without a length.
@@ -120,7 +122,7 @@ class SampleCounter:
     """Counts the samples of the batches of one loader, which are all read in the same way."""
 
     def __init__(self, size: int | None = None) -> None:
-        """size: number of samples of the first batch; no other has more. None: unknown."""
+        """size: number of samples of the first batch; None: unknown."""
         self._size = size
         self._paths: frozenset[PartPath] | None = None
         """The parts that have told the number of samples of every batch; None before a batch."""
@@ -207,9 +209,10 @@ def _part_of(batch: Tree, path: PartPath) -> Any:
 
 
 def find_counts(batch: Tree) -> Counts:
-    """The numbers of samples that all parts of a batch allow; empty if there is no such number.
+    """The numbers of samples that all parts of a batch allow.
 
-    The result names the parts from which each number follows:
+    Empty if there is no such number, or if each part allows any number. The result names the parts
+    from which each number follows:
 
     >>> find_counts({"x": torch.zeros(8, 2), "split": "train"})
     {8: frozenset({('x',)})}
@@ -226,9 +229,9 @@ def find_counts(batch: Tree) -> Counts:
 
 
 def _find(node: Any, path: PartPath) -> Counts | None:
-    """The numbers of samples that a part of a batch allows.
+    """The numbers of samples that a part of a batch allows; None if any number, as for a text.
 
-    path: the path of the part in the batch. None: the part allows any number, as a text does.
+    path: the path of the part in the batch.
     """
     # A packed sequence has a row for each step of each sample; the first step has all samples.
     if isinstance(node, PackedSequence):

@@ -13,7 +13,8 @@ from fastloop.core.trees import tree_leaves
 from fastloop.core.types import BadData, Tree
 
 MOST_CLASSES = 100_000
-"""Labels above this number are not classes: a network would need one output for each."""
+"""Labels that would give more classes than this are not classes: a network would need an output
+for each."""
 
 
 class ClassCounter:

@@ -11,7 +11,7 @@ from fastloop.core.outputs_folder import outputs_folder
 from fastloop.core.types import BadData, Tree, Unsupported
 
 MARKER = ".fastloop-data"
-"""Name of an empty file that marks a folder for generated data, outside of the outputs folder."""
+"""Name of an empty file that marks a folder for generated data, outside of outputs/data."""
 
 
 def create_once(path: Path, make: Callable[[], None], root: str, own_data: str) -> None:

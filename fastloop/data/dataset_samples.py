@@ -41,7 +41,8 @@ class TransformedSamples:
 
     @property
     def __getitems__(self) -> Callable[[list[int]], list[Tree]] | None:
-        """The samples of a batch; None if the Dataset reads them one by one."""
+        """A function that reads the samples of a batch by the Dataset's own `__getitems__`, and
+        transforms them; None if the Dataset has no such method."""
         getitems = getattr(self.samples, "__getitems__", None)
         if not getitems:
             return None
@@ -68,14 +69,17 @@ class TolerantSamples:
 
     @property
     def __getitems__(self) -> Callable[[list[int]], Any] | None:
-        """The Dataset's own `__getitems__`; None if it reads samples one by one."""
+        """The Dataset's own `__getitems__`; None if the Dataset has no such method."""
         # The Dataset's own function decides about the samples that it can't read.
         return getattr(self.samples, "__getitems__", None)
 
 
 def wrap_samples(samples: Samples, plan: Plan) -> Samples:
-    """The samples as a loader reads them: transformed, and None in place of a broken sample if the
-    collate skips broken samples. An instrumented pass also records each read and transform."""
+    """The samples as a loader reads them: transformed and, if the collate is tolerant, None in
+    place of a sample that can't be decoded.
+
+    If the plan has a probe, it records each transform, and each read of a file of LabelledImages.
+    """
     transform = plan.transform.transform_sample if plan.transform else None
     if plan.probe and isinstance(samples, LabelledImages):
         samples = replace(samples, read=plan.probe.wrap_read(samples.read))

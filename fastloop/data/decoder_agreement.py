@@ -26,7 +26,7 @@ TOLERANCE = 2
 """Greatest allowed difference from Pillow's pixels, in 255ths. OpenCV's conversion of CMYK rounds
 differently from Pillow's, by up to 2."""
 COMPARED_SAMPLES = 8
-"""Number of samples compared, spread evenly over the dataset."""
+"""Maximum number of samples that are compared, spread evenly over the dataset."""
 MAX_DIFFERENCE = 255
 """The difference, in 255ths, that counts for leaves of different shapes, for unequal leaves that
 are not floats, and for floats with an infinity or with a NaN in one leaf only."""
@@ -95,7 +95,7 @@ def _leaf_difference(leaf: Any, reference: Any) -> int:
     """
     if leaf.shape != reference.shape:
         return MAX_DIFFERENCE
-    if not leaf.is_floating_point():
+    if not leaf.is_floating_point() or not leaf.numel():
         return 0 if leaf.equal(reference) else MAX_DIFFERENCE
     difference = (leaf - reference).abs()
     # If both are NaN, such as the coordinates of a missing landmark, they do not differ.

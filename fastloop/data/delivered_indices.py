@@ -28,7 +28,10 @@ def indices_to_deliver(prepared: PreparedData, plan: Plan, epoch: int) -> np.nda
 
 
 def indices_without_padding(prepared: PreparedData, plan: Plan, epoch: int) -> np.ndarray | None:
-    """Indices, int64, of an epoch without the padding of ranks; None: each index once."""
+    """Indices, int64, of an epoch without the padding of ranks; None: each index once.
+
+    The plan's drop_last is ignored.
+    """
     order = order_of_all_ranks(plan)
     if order.complete and not prepared.broken:
         return None

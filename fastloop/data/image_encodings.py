@@ -87,7 +87,8 @@ def _keep(data: Encoded) -> tuple[Encoded, StoredAs]:
 def _transcode(data: Encoded) -> tuple[Encoded, StoredAs]:
     """The image with restart markers and the same coefficients.
 
-    If libjpeg can't transcode the file, the file is kept.
+    The file is kept if libjpeg can't read it, if it is neither RGB nor grey, or if the pixels would
+    differ.
     """
     jpeg: Any = load_jpeg()
     transcoded = jpeg.transcode(data)

@@ -42,7 +42,7 @@ class LabelledImages:
     as_uint8: bool = False
     """True: images are uint8 arrays (height, width, 3) instead."""
     read: Callable[[Path], bytes] = Path.read_bytes
-    """Reads a file; the probe of an instrumented pass records each call."""
+    """Reads a file; if the plan has a probe, it records each call."""
 
     def __len__(self) -> int:
         return len(self.files)

@@ -120,7 +120,8 @@ def write_image_store(
 def _read_source(source: Any) -> EncodedSource:
     """The columns of a tree, or the files and classes of torchvision's ImageFolder.
 
-    Raises ValueError if there are no images, other leaves, or columns of several lengths.
+    Raises ValueError for a source without images, for leaves of other kinds, and for columns of
+    several lengths.
     """
     leaves, structure = pytree.tree_flatten(_columns_of(source), is_leaf=_is_column)
     columns = [_open_column(leaf) for leaf in leaves]
@@ -242,7 +243,8 @@ def _open_leaves(folder: Path) -> tuple[list[Any], pytree.TreeSpec]:
 
 
 def _holds(folder: Path, source: EncodedSource, encode: Encode) -> bool:
-    """True if the store has as many samples as the source, and a selection of samples is equal."""
+    """True if the store has the tree and the number of samples of the source, and a selection of
+    samples is equal."""
     leaves, structure = _open_leaves(folder)
     if structure != source.structure or {len(leaf) for leaf in leaves} != {len(source)}:
         return False

@@ -74,8 +74,9 @@ class DataRequest:
     def prepare(self, compares_checksums: bool = False) -> PreparedData:
         """Write the reference and the store of the data unless they exist.
 
-        compares_checksums: read all existing files, and write damaged ones again. Raises BadData,
-        Unsupported or OSError; no partially written file is left behind.
+        compares_checksums: read all existing files of the reference and the store, and write
+        damaged ones again; ignored for a stream. Raises BadData, Unsupported or OSError; no
+        partially written file is left behind.
         """
         dataset, store = self.dataset, self.store
         if isinstance(dataset, StreamingDataset):
@@ -226,7 +227,8 @@ def find_damage(prepared: PreparedData) -> str:
 def _prepare_stream(dataset: Dataset, stream: StreamingDataset) -> PreparedData:
     """Prepare a streaming dataset: its first epoch becomes the reference.
 
-    Two such datasets are comparable if their first epochs have the same samples.
+    Two such datasets are comparable if their first epochs have the same samples or, with
+    same_data=false, the same number of samples, dtypes and shapes.
     """
     classes = ClassCounter()
     scale = dataset.uint8_scale

@@ -46,8 +46,10 @@ def prepare_store(prepared: PreparedData, store: Store, compares_checksums: bool
     """Write the store unless it exists, and return the prepared data with the store's folder.
 
     The name of the folder has the beginning of the reference's name, the name of the store and, if
-    the store has settings, their fingerprint. compares_checksums: read an existing store as a
-    whole, and write it again if it is damaged. Raises BadData if the parent folder can't be made.
+    the store has settings, their fingerprint. If there is no such folder, a store of the same
+    samples with an older fingerprint in its name is used in its place. compares_checksums: read an
+    existing store as a whole, and write it again if it is damaged. Raises BadData if the parent
+    folder can't be made.
     """
     parent = _make_parent(store)
     settings = _settings_of(store)

@@ -74,7 +74,8 @@ class BatchRows:
 def reader_epochs(
     open_reader: Callable[[], BatchReader], prepared: PreparedData, plan: Plan
 ) -> Iterator[Epochs]:
-    """Yield epochs of the rows of a file, by a DataLoader with workers that open the file."""
+    """Yield epochs of the rows of a file, by a DataLoader; each process that reads rows opens the
+    file itself."""
     # A broken file is reported here, and not by a worker.
     open_reader().close()
     rows = BatchRows(open_reader, prepared.num_samples)

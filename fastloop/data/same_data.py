@@ -42,11 +42,12 @@ def check_data(
     same_data: bool = True,
     observe: Callable[[np.ndarray], object] | None = None,
 ) -> None:
-    """Raise Invalid unless these batches have the dataset's samples, each exactly once.
+    """Raise Invalid unless these batches have the dataset's samples that the plan asks for.
 
-    Several ranks are checked together, and all raise the same error. A rank may be padded as by
-    torch's DistributedSampler, which repeats samples so that all ranks have the same number. Raises
-    Unsupported if a rank has no samples.
+    Each sample is delivered exactly once, except for padding. Several ranks are checked together,
+    and all raise the same error. A rank may be padded as by torch's DistributedSampler, which
+    repeats samples so that all ranks have the same number. Raises Unsupported if a rank has no
+    samples.
 
     batches: those of this rank in the epoch, on the device. same_data: False: compare only the
     number of samples, their dtypes and their shapes. observe: called with the (batch, 16) uint8
@@ -127,7 +128,8 @@ def _subtract_padding(
 
 
 def check_placed(place: Callable[[Tree], Tree]) -> Callable[[Tree], Tree]:
-    """Wrap a placement so that a batch of anything but tensors of one length raises Invalid."""
+    """Wrap a placement so that it raises Invalid if it fails for anything but tensors of one
+    length."""
 
     # The batch is examined only if the placement fails. If the batch is the likely cause, leaves_of
     # raises Invalid; otherwise the error of the placement is raised again.

@@ -2,8 +2,9 @@
 
 The seal of a folder, `sealed.json`, holds the fingerprint of the content, a digest of the size and
 of the first and last MiB of every file, and a checksum of every whole file. A folder is written
-again if it has no seal, or does not match its seal. Checksums are compared only on request, or
-after a loader has delivered other samples than the dataset's, because this reads the whole folder.
+again if it has no seal, if it does not match its seal, or if its seal has another fingerprint than
+the expected one. Checksums are compared only on request, or after a loader has delivered other
+samples than the dataset's, because this reads the whole folder.
 """
 
 from __future__ import annotations

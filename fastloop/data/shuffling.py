@@ -36,8 +36,11 @@ def _distance(places: np.ndarray, num_samples: int) -> float:
 
 
 def _neighbours_kept(places: np.ndarray, batch_size: int) -> float:
-    """Share of stored neighbours that are delivered within a batch size of each other, minus the
-    share that a uniform shuffle would keep: 1 in stored order, 0 if it is uniform."""
+    """Share of stored neighbours that are delivered within a batch size of each other, scaled so
+    that it is 1 in stored order, and 0 for the share that a uniform shuffle would keep or less.
+
+    Also 0 for fewer than two samples, and if an epoch has no more samples than a batch.
+    """
     count = len(places)
     if count < 2:
         return 0.0

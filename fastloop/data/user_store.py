@@ -71,16 +71,16 @@ def write_store(  # noqa: PLR0913 - settings of samples and of encoded images
 ) -> Path | StoredImages:
     """Write a dataset to the folder `root`, with a .npy file for each leaf, for `open_store`.
 
-    The folder is written atomically. About 2 MiB of samples, or one sample, are in memory at a
-    time.
+    The folder is written atomically. About 2 MiB of samples, or one larger sample, are in memory at
+    a time; more with `num_workers` or `images`.
 
     Returns the absolute path of the folder or, with `images`, `StoredImages`, which has the path,
     the cost of writing and the savings of reading.
 
     An existing store is kept if it holds the same data. For that, the numbers of samples must be
-    equal, and 16 samples, spread evenly, must be equal bit by bit. If the store holds other data,
-    or the dataset can only be iterated over, FileExistsError is raised unless overwrite=True. A
-    folder that is not a store is never replaced.
+    equal, and up to 16 samples, spread evenly, must be equal bit by bit. If the store holds other
+    data, or the dataset can only be iterated over, FileExistsError is raised unless overwrite=True.
+    A folder that is not a store is never replaced.
 
     Args:
         dataset: a map-style Dataset or an iterable of samples of one shape, which torch's
@@ -245,7 +245,10 @@ def _write_files(folder: Path, source: StoreSource, ragged: bool) -> None:
 
 
 def _with_bar(source: StoreSource) -> Iterator[Tree]:
-    """Yield the source's chunks, and show a progress bar after a second."""
+    """Yield the source's chunks, and show a progress bar after a second.
+
+    The bar is shown only on a terminal and in a notebook.
+    """
     with sample_bar(source.count, "write_store") as bar:
         for chunk in source.chunks():
             yield chunk

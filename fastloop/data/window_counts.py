@@ -2,9 +2,9 @@
 that an epoch has.
 
 In each epoch, all ranks together deliver the samples that the plan asks for, with or without the
-repeated samples that pad the ranks to one length. No batch is larger than batch_size. There are as
-few batches as if only the last batch of each worker were smaller; if broken samples are skipped,
-there may be more.
+repeated samples that pad the ranks to one length. Unless the loader sets the sizes of its batches
+itself, no batch is larger than batch_size, and a rank has at most samples // batch_size batches and
+one more for each worker; if broken samples are skipped, a rank may have any number of batches.
 """
 
 from __future__ import annotations

@@ -32,9 +32,10 @@ FULL_SHM = re.compile(r"(shared memory|shm|/torch_).*(No space left on device|Ca
 def name_failing_sample(loader: object) -> Iterator[None]:
     """Raise errors of a DataLoader's workers as BadData that names the failing sample.
 
-    If no sample fails when all are read again, the error is unchanged. Unsupported is raised as
-    Unsupported again. If a worker has ended, MemoryError is raised if the kernel killed the worker
-    or /dev/shm is full, and otherwise ChildProcessError with the worker's exit status.
+    If no sample fails when all are read again, the error is unchanged, and so is a BadData.
+    Unsupported is raised as Unsupported again. MemoryError is raised if /dev/shm is full, or if the
+    kernel has killed a worker for lack of memory. For another end of a worker, ChildProcessError is
+    raised, with the worker's exit status if it is known.
     """
     # torch's message has no index. A wrapper around the dataset that recorded it would cost time
     # for every sample of every epoch; reading all samples again costs time only after an error.
@@ -90,7 +91,8 @@ def _workers(error: Exception) -> list[BaseProcess]:
 
 
 def _describe_end(workers: list[BaseProcess], out_of_memory: bool) -> Exception:
-    """An error with the exit status of one of the workers."""
+    """A MemoryError for a lack of memory; otherwise an error with the exit status of one of the
+    workers, if it is known."""
     # A worker's pipe closes before its exit status is known.
     wait([worker.sentinel for worker in workers], EXIT_TIMEOUT_S)
     codes = [worker.exitcode for worker in workers if worker.exitcode]
@@ -118,8 +120,8 @@ def describe_full_shm() -> str:
 
 
 def _failing_sample(loader: object) -> str:
-    """Index and error of the first sample that fails in a worker; empty if none fails, or if the
-    dataset is iterable."""
+    """Index and error of the first sample that fails in a worker; empty if none fails, if the
+    dataset is iterable, or if the loader is not a DataLoader."""
     # The samples are read in workers with the same settings, because a sample may fail only there,
     # for example by a file handle that does not survive a fork.
     if not isinstance(loader, DataLoader) or isinstance(loader.dataset, IterableDataset):

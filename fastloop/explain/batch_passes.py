@@ -32,26 +32,28 @@ that leaves out broken samples."""
 MOST_TIMED = 200
 """Maximum number of batches that are timed."""
 TIMED_S = 2.0
-"""Seconds of an epoch after which no further batch is timed, once FEWEST_TIMED are."""
+"""Seconds of an epoch after which no further batch is timed, once FEWEST_TIMED have been timed."""
 FEWEST_TIMED = 3
-"""Minimum number of batches that are timed, however long each takes."""
+"""Minimum number of batches that are timed, however long each takes, if so many are left of the
+epoch after the warm-up."""
 WARM_UP_S, LEAST_TIMED_S = 0.1, 0.2
-"""Seconds of the untimed warm-up, and minimum seconds of the timing after it. Short epochs are
-repeated until LEAST_TIMED_S have passed."""
+"""Seconds of the untimed warm-up, and of the timing after it. Without workers, short epochs are
+repeated until LEAST_TIMED_S have passed or MOST_TIMED batches are timed."""
 TIMED_CLONES = 5
 """Number of copies of a batch that are timed; the shortest time counts."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class BatchTimes:
-    """Times of loading and of stepping; each list has a value for each batch."""
+    """Times of loading and of stepping; each list has a value for each timed batch."""
 
     load_s: list[float] = field(default_factory=list)
     """Seconds of loading each batch."""
     load_cpu_s: list[float] = field(default_factory=list)
     """CPU seconds that this process used while each batch was loaded."""
     load_delay_s: list[float] = field(default_factory=list)
-    """Seconds of loading each batch in which this thread waited for a core."""
+    """Seconds of loading each batch in which this thread waited for a core; 0 if the system counts
+    no such waits."""
     step_s: list[float] = field(default_factory=list)
     """Seconds of the step on each batch."""
     step_cpu_s: list[float] = field(default_factory=list)
@@ -156,7 +158,7 @@ def _record_epochs(
     """
     begun_ns = now_ns()
     _record(times, batches, consume, context)
-    # If the epoch is short, the warm-up has taken all of its batches.
+    # If the epoch is short, the warm-up may have taken all of its batches.
     if not times.load_s:
         _record(times, iter(epochs(0)), consume, context)
     # A few milliseconds are too short to measure, so a short epoch is repeated, unless that would

@@ -19,7 +19,8 @@ from fastloop.trial.job import Job
 
 LEAST_COMPUTING_SHARE = 0.25
 """Samples wait, for example for a disk or a network, if the CPU time of making them is less than
-this share of the elapsed time. Samples that compute are above this share, even if several processes
+this share of the elapsed time. Waits for a core are subtracted from that time if the system counts
+them. If it does not, samples that compute are still above this share, even if several processes
 share a core."""
 STORE_LOADERS = ("loader=np_memmap", "loader=fastloop")
 """Changes to loaders that do not make each sample in Python."""
@@ -135,7 +136,7 @@ def _judge_by_gain(
     removes_cause: Callable[[WhatIf], bool],
     otherwise: str,
 ) -> Cause:
-    """The cause, found or not found by the gain of the best change that would remove the cause.
+    """The cause: found, not found or unknown by the gain of the best change that would remove it.
 
     removes_cause: true for a change that would remove the cause. otherwise: the text if no such
     change has a realised or predicted gain.

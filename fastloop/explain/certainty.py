@@ -37,18 +37,21 @@ POLISHES = 3
 KEPT_RESIDUALS = 0.8
 """The common scale is taken from this share of all residuals, the smallest ones."""
 # With c = 1.28, the 90 % point of a normal z, the estimate is the mean of z^2 below c^2. To first
-# order each residual contributes min(z^2, c^2), which has a variance of 0.39; the mean is 0.35. So
-# the relative variance is 0.39 / 0.35^2 = 3.2 per residual. For the variance of all residuals
-# the relative variance is 2, which makes an efficiency of 2 / 3.2.
+# order each residual contributes min(z^2, c^2), which has a variance of 0.39. With 0 in place of
+# each z^2 above c^2, the mean of z^2 is 0.35. So the relative variance is 0.39 / 0.35^2 = 3.2 per
+# residual. For the variance of all residuals the relative variance is 2, which makes an efficiency
+# of 2 / 3.2.
 EFFICIENCY = 0.6
 """Degrees of freedom of the common scale, relative to a variance of all normal residuals."""
 OWN_WEIGHT = 0.7
-"""Weight of a pass's own variance if it is above the pooled one: few residuals estimate it."""
+"""Factor of a pass's own variance, which only few residuals estimate. The product replaces the
+pooled variance if it is greater."""
 # Without a prior, the residuals of two rounds that are equal by chance would mean certainty.
 PRIOR_NOISE, PRIOR_FREEDOM = 0.03, 1.0
 """Noise that is assumed before any round, and its weight in degrees of freedom."""
 NOISE_OF_ONE, FREEDOM_OF_ONE = 0.1, 4.0
-"""Noise and degrees of freedom that are assumed for a single round, which shows no noise."""
+"""Noise and degrees of freedom that are assumed for a single round or a single pass, which show no
+noise."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,11 +98,11 @@ def draw_seconds(rounds: Sequence[Mapping[Key, float]]) -> tuple[dict[Key, np.nd
 def draw_shares(shares: Sequence[float], count: int, seed: int) -> np.ndarray:
     """Draws of a share of the epoch that each round has measured, the likeliest draw first.
 
-    shares: the share in each round. count: number of draws. seed: a seed of its own for each share,
-    other than 0, as the draws of the levels have the seed 0.
+    shares: the share in each round. count: number of draws. seed: other than 0, the seed of the
+    draws of the levels. Shares that are drawn with the same seed deviate alike.
     """
     value = stats.median(shares)
-    # A single round shows no deviation: half of the value is assumed.
+    # A single round, or equal shares, show no deviation: half of the value is assumed.
     error = (stats.std(shares) or abs(value) / 2) / len(shares) ** 0.5
     normals = np.random.default_rng(seed).standard_t(len(shares), count)
     # As in draw_seconds, the first draw is the estimate.

@@ -50,7 +50,8 @@ def find_effect(job: Job, present: Job, measured: Measured) -> Effect | None:
 
     job: the changed job. present: the job as it is.
     """
-    # `batches` and `benchmark` differ because epochs were cut, and not because of the change.
+    # `batches` and `benchmark` are not compared. `_resize` in what_ifs.py sets both: the cut of the
+    # epochs, and the one benchmark that is explained.
     changed = _differences(job, present) - {"batches", "benchmark"}
     # On an accelerator, device_prefetch makes copies run beside the loop, which the passes without
     # workers do not show. On the CPU it is a thread that loads ahead, as the model assumes.
@@ -72,7 +73,7 @@ def find_effect(job: Job, present: Job, measured: Measured) -> Effect | None:
 
 
 def _combine(effects: Sequence[Effect | None]) -> Effect | None:
-    """The effect of several changes together; None if a change has no known effect."""
+    """The effect of several changes together; None if it is not known."""
     known = [each for each in effects if each is not None]
     # predict_gathered_seconds can't add the work of a transform (step_s) to the steps.
     is_gathered = any(each.is_gathered for each in known)
@@ -103,14 +104,17 @@ def _effect_of_decoder(job: Job, present: Job, measured: Measured) -> Effect | N
     """The effect of another decoder; None if no measurement shows it."""
     decoder = getattr(job.dataset, "decoder", None)
     ratio = measured.decoders.get(name_of(decoder)) if decoder else None
-    # The decoder was not timed, or the change is not one of the decoder alone.
+    # The decoder was not timed or is not quicker, or the change is not one of the decoder alone.
     if ratio is None or not _is_same_but_decoder(job, present):
         return None
     return Effect(kept=1 - measured.decode_share * (1 - ratio))
 
 
 def _effect_of_transform(job: Job, present: Job, measured: Measured) -> Effect | None:
-    """The effect of a transform that moves from workers to the device; None for other changes."""
+    """The effect of a transform that moves from workers to the device.
+
+    None for other changes, and if the time of the transform on the device is not known.
+    """
     transform: Any = present.transform
     moves = present.transform.where == "worker" and job.transform.where == "device"
     if measured.batch_transform_s is None or not moves:

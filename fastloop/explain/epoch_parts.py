@@ -75,8 +75,9 @@ def source_start_s(times: Round, serial: Round | None) -> float:
     """Seconds in which the source of samples starts up in an epoch, in one round.
 
     Noise may make the result negative. serial: a round without overlap, the first wait of which
-    shows the time of a first load; None: the source does not start in each epoch, so the result is
-    0.
+    shows the time of a first load. None: the result is 0, because the source does not start in each
+    epoch, or because the time of a first load is not known. The result is also 0 if the loader
+    can't be taken apart.
     """
     rung = _sampling_rung(times)
     if serial is None or Part.HAND_OFF not in times or rung not in serial:

@@ -104,8 +104,8 @@ class _JobPasses:
 def check_request(requests: Sequence[JobRequest], command: str = "explain") -> JobRequest:
     """Return the only request, without settings of the command in its overrides.
 
-    command: name of the command, for messages. Raises UsageError if there are several requests, or
-    if the job can't be explained.
+    command: name of the command, `explain` or `tune`, for messages. Raises UsageError if there are
+    several requests, or if the command can't run the job.
     """
     request = requests[0]
     if len(requests) > 1:
@@ -137,7 +137,7 @@ def explain_job(
 
     compose: returns the job of a list of overrides. progress: gets the name of each step. folder:
     gets the timeline's files. seconds: seconds after which no round begins beyond the third; None:
-    a minute. Raises JobFailed if a pass fails.
+    a minute. Raises JobFailed if a pass fails, and UsageError as `ExplainedJob.cut` does.
     """
     progress.begin_step("preparing the data")
     whole_epochs = _prepare(request, progress)

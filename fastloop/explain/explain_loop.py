@@ -84,14 +84,15 @@ class LoopExplanation:
     """The load by other programs during the passes; None: not known."""
 
     def to_json(self) -> str:
-        """The findings as JSON, with the names of explain.json."""
+        """The findings as JSON; those that explain.json also has are named as there."""
         return json.dumps({"schema": SCHEMA, **asdict(self)}, indent=1) + "\n"
 
     def to_frame(self) -> DataFrame:
         """A pandas DataFrame of the parts of an epoch, with the index `part`.
 
         Its columns are hidden_ms and exposed_ms, in milliseconds a batch, and share, share_low and
-        share_high: the share of the epoch, and the ends of its 95 % interval.
+        share_high: the share of the epoch, and the ends of its 95 % interval. A value of hidden_ms
+        is missing if it is not known.
         """
         import pandas as pd
 
@@ -135,18 +136,21 @@ def explain_loop(
 
     Args:
         loader: anything that can be iterated over again and again, or a function that returns an
-            iterable for each epoch. If the function takes an argument, this is the epoch's number.
-            A DataLoader of a Dataset with indices is taken apart into hand-off, collate and decode.
-        step: a function that is called some hundred times, with each batch as it comes. The step
-            moves the batch to the device, but must also take batches that are there already.
-        trials: number of rounds. A round measures the loader alone, the step alone and both
-            together, for about 0.5 s each.
+            iterable for each epoch. If the function requires an argument, it gets the epoch's
+            number. A DataLoader of a Dataset with indices is taken apart into hand-off, collate and
+            decode.
+        step: a function that is called many times, with each batch as it comes. The step moves the
+            batch to the device, but must also take batches that are there already.
+        trials: number of rounds. A round measures the loader alone, the step alone, both together
+            and, if the loader is taken apart, both without some of its parts. Each of these runs a
+            whole epoch or, if both together take longer than 0.5 s for it, its first batches.
         device: the device of the step: "auto", "cpu", "cuda" or "mps".
         seconds: number of seconds after which no further round begins, except the first three.
 
-    Raises TypeError for a loader that can be iterated over only once, and for a step that is not a
-    function. Raises ValueError for a loader without batches, for another device, and for a number
-    below its least value.
+    Raises TypeError for a loader that is neither an iterable nor a function, for one that can be
+    iterated over only once, and for a step that is not a function. Raises ValueError for a Dataset
+    in place of a loader, for a loader without batches, for another device, and for a number below
+    its least value. Raises Unsupported if this machine does not have the device.
 
     >>> fastloop.explain(loader, step, trials=3).verdict.word
     <Part.DECODE: 'decode'>
@@ -193,7 +197,10 @@ def explain_loop(
 
 
 def _repeatable(loader: LoaderOrFunction) -> Epochs:
-    """The epochs of the loader; raises TypeError if it can't be iterated over again and again."""
+    """The epochs of the loader.
+
+    Raises TypeError if it can't be iterated over again and again, and ValueError for a Dataset.
+    """
     # iter() of an iterator, such as a generator, returns the iterator itself, which then has only
     # its remaining items.
     if hasattr(loader, "__next__"):
@@ -213,7 +220,8 @@ def _repeatable(loader: LoaderOrFunction) -> Epochs:
 def _resolve(device: str) -> torch.device:
     """The device of this name; raises ValueError if its queued work can't be waited for.
 
-    "auto" stands for the accelerator or, if there is none, for the CPU.
+    "auto" stands for the accelerator or, if there is none, for the CPU. Other names raise as in
+    `resolve_device`.
     """
     if device == "auto":
         accelerator = torch.accelerator.current_accelerator(check_available=True)
@@ -232,7 +240,7 @@ class _FirstEpoch:
     """A loop, with the findings of its first epoch."""
 
     loop: UserLoop
-    """The loop; each of its passes runs the number of batches that the first epoch had."""
+    """The loop; each of its passes runs as many batches as were counted in the first epoch."""
     first_batch_s: float
     """Seconds from opening the first epoch to its first batch."""
     is_whole: bool
@@ -240,11 +248,11 @@ class _FirstEpoch:
 
 
 def _run_first_epoch(epochs: Epochs, step: LoopStep, device: torch.device) -> _FirstEpoch:
-    """Run one epoch, which is cut after WINDOW_S seconds.
+    """Run one epoch, which is cut once WINDOW_S and more than FEWEST_BATCHES batches have passed.
 
     The epoch warms up the loop, and provides the ready batches for passes without the loader.
-    Raises ValueError for a loader without batches, and TypeError for one that can be iterated over
-    only once.
+    Raises ValueError for a loader without batches, and as `_check_output` does. Raises TypeError
+    for a loader that can be iterated over only once.
     """
     opened_ns = now_ns()
     host = []

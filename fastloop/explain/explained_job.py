@@ -39,7 +39,7 @@ FEWEST_BATCHES = 4
 LEAST_PASS_S = 5.0
 """Minimum time limit of a pass in seconds: a slow start of its process must not end the pass."""
 FEWEST_ROUNDS = 3
-"""Number of rounds that are run however long they take."""
+"""Number of rounds that are run however long they take, unless fewer are asked for."""
 MOST_SECONDS = 60.0
 """Seconds after which no round begins, once FEWEST_ROUNDS have run. A given `seconds` replaces this
 value."""
@@ -75,7 +75,8 @@ class ExplainedJob:
     def without_workers(self, torch_threads: int | None) -> ExplainedJob:
         """The job with all work in its loop: without workers or prefetching to the device.
 
-        torch_threads: number of torch's intra-op threads; None: torch's default.
+        The workers of a loader that is not built on torch's DataLoader stay. torch_threads: number
+        of torch's intra-op threads; None: torch's default.
         """
         loading = self.job.loading
         # Other loaders have threads or processes that no setting of the job removes.
@@ -95,7 +96,10 @@ class ExplainedJob:
         return replace(self, job=replace(self.job, loading=loading))
 
     def ending_by(self, deadline: Deadline) -> ExplainedJob:
-        """The job with passes that are stopped at the deadline; each gets at least LEAST_PASS_S."""
+        """The job with a time limit by which a pass that begins now is stopped at the deadline.
+
+        The limit is at least LEAST_PASS_S, but never above the job's own limit.
+        """
         limit_s = min(self.job.trial_timeout_s, max(LEAST_PASS_S, deadline.remaining_s))
         return replace(self, job=replace(self.job, trial_timeout_s=limit_s))
 
@@ -180,7 +184,7 @@ class ExplainedJob:
     def _time_round(self, number: int, rungs: Sequence[Part]) -> Round:
         """The times of all rungs in one round. rungs: the same rungs, in the order to run."""
         times = {rung: self.time_rung(rung, number) for rung in rungs}
-        # The rungs were timed in random order, while the ladder needs the lowest first.
+        # The rungs were timed in the order of the round, while the ladder needs the lowest first.
         return {rung: times[rung] for rung in self.rungs}
 
 

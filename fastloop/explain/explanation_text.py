@@ -27,8 +27,9 @@ SCHEMA = 3
 NO_PART = "no part of loading is known to take any time; explain.json has the figures"
 """Text in place of a ladder in which all parts but the step may be zero."""
 LEAST_POSSIBLE_GAIN = 0.05
-"""Share of an epoch. If no tried change can save as much, the last line says so. If one may save as
-much, the last line says that no gain is beyond noise."""
+"""Share of an epoch. The last line is about the tried changes if none of them is the best. If none
+can save this share, the line says how much they may save at most. If one may save it, the line says
+that no gain is beyond noise."""
 
 
 def to_json(explanation: Explanation) -> str:
@@ -37,7 +38,7 @@ def to_json(explanation: Explanation) -> str:
 
 
 def format_explanation(explanation: Explanation, may_try: bool = True) -> str:
-    """The printed text: machine load, verdict, ladder, causes, what-ifs and the best command.
+    """The printed text: machine load, verdict, ladder, causes, what-ifs, timeline and best command.
 
     The ladder is a table of the parts of an epoch, and a what-if is a change of the job. may_try:
     False if the settings allow no change to be tried (try=0 without what_if=).
@@ -89,6 +90,7 @@ def ladder_table(ladder: Ladder) -> list[tuple[str, ...]]:
     rows = [("part", "hidden ms", "exposed ms a batch", "share of the epoch")]
     rows += [_ladder_row(row) for row in ladder.rows]
     # A part below zero is shown as zero. Only with such parts do the rows not add up to the epoch.
+    # The sum is shown if a part is below zero by more than noise.
     if ladder.residue:
         rows.append(("sum", "", "", show_percent(ladder.explained)))
     return rows

@@ -1,9 +1,10 @@
 """Build the ladder of a job: the time that each part adds to an epoch, with its certainty.
 
 A rung is the job without some of its parts. Each rung has one part more than the rung below it, and
-the last rung is the job as it is. A round times each rung once, in processes of their own. The
-times are noisy, so `build_ladder` works on draws: arrays of possible values of the undisturbed
-times, the likeliest first (see certainty.py). It
+the last rung is the job as it is. For a user's loop, the ladder is built in the same way; "job"
+then stands for the loop. A round times each rung once. The times are noisy, so `build_ladder` works
+on draws: arrays of possible values of the undisturbed times, the likeliest first (see
+certainty.py). It
 
 1. draws the seconds of each rung,
 2. limits the draws by measurements that a noisy difference of two rungs can't refute: the time of
@@ -54,7 +55,7 @@ def build_ladder(
 
     serial: the round without overlap from which work_s was computed. It shows the time of a first
     load, which is no part of the start-up of the source of samples. None: that start-up counts as
-    zero, because workers don't start in each epoch.
+    zero, because the source does not start in each epoch, or because no such round is at hand.
 
     loader_shares: for each measurement, seconds of the loader without steps divided by seconds of
     the job, for the same batches; empty: not measured.

@@ -135,7 +135,7 @@ def loader_like(
 
     num_workers: number of workers; None: the number of `loader`.
     """
-    # DataLoader refuses the arguments of these names if there are no workers.
+    # If there are no workers, DataLoader refuses or ignores the arguments of these names.
     workers = loader.num_workers if num_workers is None else num_workers
     names = ("timeout", "worker_init_fn", "in_order", *worker_settings(prefetches_by_process=False))
     of_workers = {name: getattr(loader, name) for name in names}

@@ -18,7 +18,7 @@ from fastloop.trial.job import Job
 
 FASTLOADER_AHEAD = 2
 """Number of batches that each thread of FastLoader makes ahead, unless batches are large. The
-native core limits bytes instead, which allows about the same number."""
+native core limits bytes instead; the model assumes the same number for it."""
 MOST_BEGINNINGS = 8
 """Maximum number of different first batches from which a short epoch is simulated."""
 
@@ -57,7 +57,10 @@ class Measured:
     """Seconds to transform a whole batch on the device; None: no transform takes a whole batch."""
 
     def with_threads_of(self, job: Job) -> BatchTimes:
-        """Times of single batches with the job's number of torch's threads."""
+        """Times of single batches with one thread of torch if the job has one; else `own_threads`.
+
+        job: the job as it is or after a change.
+        """
         return self.one_thread if job.torch_threads == 1 else self.own_threads
 
 
@@ -168,7 +171,10 @@ def _with_lock(batches: list[list[Phase]]) -> list[list[Phase]]:
 def _epoch(
     loads: list[list[Phase]], steps: list[list[Phase]], machinery: Machinery, batches: int
 ) -> float:
-    """Seconds of an epoch that repeats the measured batches until it has `batches` batches."""
+    """Seconds of an epoch that repeats the measured batches until it has `batches` batches.
+
+    At most MOST_SIMULATED of these are simulated, and the others are assumed to take as long.
+    """
     count = min(batches, MOST_SIMULATED)
     # A queue hides a part of the time of a rare slow batch. In a short epoch, this part depends on
     # the place of the batch, which is chance. So the result is the mean of several epochs that

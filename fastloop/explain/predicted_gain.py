@@ -12,7 +12,8 @@ changes the miss may stay or vanish, and k is 1/2.
 
 s is a standard deviation. Its square is the sum of the variances of four errors:
 
-- Only some batches were timed. A bootstrap over the batches gives the deviation of log(C / P).
+- Only some batches and hand-offs were timed. A bootstrap over both gives the deviation of
+  log(C / P).
 - Two passes over the same batches take different times. This error counts only if k is 1/2.
 - The model has errors: m / 2, and LEAST_MISS, or LEAST_MISS_OF_OTHERS with another loader.
 - The passes that later measure the realised gain are noisy.
@@ -160,9 +161,12 @@ def resample(measured: Measured, noise: float, generator: np.random.Generator) -
 def _resample_rounds(
     rounds: Sequence[HandOff], noise: float, generator: np.random.Generator
 ) -> list[HandOff]:
-    """As many rounds, drawn with replacement, each with random noise of this standard deviation."""
+    """As many rounds, drawn with replacement, with random noise of this standard deviation.
+
+    The seconds of the pass in which workers send batches are multiplied by a factor of noise.
+    """
     places = generator.integers(len(rounds), size=len(rounds)).tolist()
-    # The times of few rounds may be almost equal by chance. So each time gets the noise of a pass
+    # The times of few rounds may be almost equal by chance. So each round gets the noise of a pass
     # of the ladder.
     factors = np.exp(noise * generator.standard_normal(len(rounds))).tolist()
     return [
@@ -179,7 +183,7 @@ def _scale_workers_pass(hand_off: HandOff, factor: float) -> HandOff:
 
 
 def _resample_batches(times: BatchTimes, generator: np.random.Generator) -> BatchTimes:
-    """The times of as many batches, drawn with replacement."""
+    """The times of as many batches, drawn with replacement; `load_delay_s` stays as it is."""
     places = generator.integers(len(times.load_s), size=len(times.load_s)).tolist()
 
     def pick(values: Sequence[float]) -> list[float]:

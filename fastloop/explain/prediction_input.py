@@ -34,7 +34,7 @@ class PartCosts:
 
     decoders: dict[str, float] = field(default_factory=dict)
     """Name of a decoder -> its time for an image, relative to the present decoder's time. The
-    decoders are quicker, and deliver the same pixels."""
+    decoders are quicker, and deliver the same pixels up to TOLERANCE of decoder_agreement.py."""
     batch_transform_s: float | None = None
     """Time to transform a whole batch on the device; None: there is no transform, or it takes no
     batch."""
@@ -71,7 +71,7 @@ def _time_decoders(explained: ExplainedJob) -> dict[str, float]:
 
 
 def decoder_seconds(job: Job, prepared: PreparedData) -> dict[str, float]:
-    """Name of a decoder -> seconds in which one thread decodes a file."""
+    """Name of a decoder -> seconds in which one thread decodes a file, by `seconds_by_library`."""
     broken = [index for index, _ in prepared.broken]
     return seconds_by_library(prepared.dataset.open(), broken, job.seed)
 
@@ -157,8 +157,8 @@ def measure_hand_off(
 ) -> dict[int, list[HandOff]]:
     """Number of workers -> times of the hand-off from these workers to the loop, round by round.
 
-    ladder: rounds of the job's ladder. If they have a rung of the hand-off, its times are used for
-    the job's own number of workers.
+    workers: numbers of workers, of which 0 is left out. ladder: rounds of the job's ladder. If they
+    have a rung of the hand-off, its times are used for the job's own number of workers.
     """
     present = explained.job.loading.num_workers
     hand_off: dict[int, list[HandOff]] = {count: [] for count in workers if count}
@@ -180,7 +180,11 @@ def measure_for_model(
     hand_off: Mapping[int, Sequence[HandOff]],
     costs: PartCosts,
 ) -> Measured:
-    """The model's input. ladder: a round of the job's ladder in which nothing overlaps."""
+    """The model's input.
+
+    ladder: a round of the job's ladder in which nothing overlaps, or any round if the loader can't
+    be taken apart.
+    """
     return Measured(
         batches=explained.whole_batches,
         own_threads=times.own_threads,

@@ -24,11 +24,11 @@ LEAST_WARM_SHARE = 0.9
 def propose_changes(
     job: Job, *, decoders: Sequence[str] = (), in_memory: float | None = None
 ) -> list[Change]:
-    """Changes of one setting, or of the loader, that may make the job faster.
+    """Changes of one setting, or of the loader, that may make the job faster; also cache=cold.
 
-    Changes that remove the most common causes come first. decoders: names of other decoders that
-    decode the job's files. in_memory: share of these files that was in memory before anything was
-    measured; None: unknown.
+    Changes that remove the most common causes come first. decoders: names of quicker decoders of
+    the job's files. in_memory: share of the pages of the job's files that was in memory before
+    anything was measured; None: unknown.
     """
     proposed = [(f"torch_threads={threads}",) for threads in _fewer_threads(job)]
     if uses_dataloader(job):
@@ -55,7 +55,8 @@ def propose_changes(
 def read_changes(texts: Sequence[str]) -> list[Change]:
     """The changes that the user names by `what_if=`, each with one or more overrides.
 
-    Raises UsageError for a text without overrides or with an unclosed quote.
+    Raises UsageError for a text without overrides, with a word that is not an override, or with an
+    unclosed quote.
     """
     asked = [_split(text) for text in texts]
     return [Change(overrides=each, is_asked=True, text=" ".join(each)) for each in asked]

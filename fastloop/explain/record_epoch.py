@@ -133,7 +133,7 @@ def device_events(marks: StepMarks, asked_marks: list[Any], zero: Any, zero_ns: 
 
 def _edges(events: list[Event], start_ns: int, stop_ns: int) -> list[Event]:
     """Two gaps of the loop: from start_ns to its first event, and from its last one to stop_ns."""
-    # The placement of a batch on the device before the loop may also have recorded events.
+    # Work before start_ns, such as placing a batch on the device, may also have recorded events.
     loop = [event for event in events if event.lane == LOOP_LANE and event.start_ns >= start_ns]
     first_ns, last_ns = min(e.start_ns for e in loop), max(e.stop_ns for e in loop)
     process_id = loop[0].process_id

@@ -50,8 +50,8 @@ from fastloop.trial.window import Consumer
 def take_batches(context: JobContext) -> list[Tree]:
     """The first batches of an epoch, as the job's loader delivers them to the loop.
 
-    No further batch is taken once READY_S has passed. If there are several batches, the last one is
-    left out, because it may be short.
+    At most MOST_READY batches are taken, and none once READY_S has passed. If there are several
+    batches, the last one is left out, because it may be short.
     """
     with context.open_loader() as loader:
         start_ns = now_ns()

@@ -47,5 +47,6 @@ def _rung_of_loading(job: Job) -> Part:
 
 
 def _collates(job: Job) -> bool:
-    """True if the job's loader honours the setting `collate`, so that collating is a part."""
+    """True if the job's loader honours the setting `collate`, at least for a collate that takes
+    samples as the dataset opens them. Collating is then a part."""
     return bool({"collate", CANONICAL_COLLATE} & {*getattr(job.loader, "honours", ())})

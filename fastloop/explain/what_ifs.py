@@ -29,7 +29,7 @@ STEPS_AFTER = 1
 # slow loop. The cost of a cold page cache can't be predicted; cache=cold is proposed only if files
 # were not in memory.
 ALWAYS_TRIED = ("torch_threads=1", "cache=cold")
-"""Names of the changes that are tried whatever gain is predicted."""
+"""Names of the changes that are tried whatever gain is predicted, unless `tries` is 0."""
 COMMON_SETTINGS = ("num_workers", "decoder")
 """Settings that remove the other common causes of a slow loop."""
 AS_IS = "as it is"

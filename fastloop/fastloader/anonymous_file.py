@@ -2,8 +2,9 @@
 
 An anonymous file is in no folder, so it takes no space in /dev/shm, which has 64 MiB in a container
 by default. The kernel frees the file when the last process that uses it ends, even if that process
-is killed. All of the memory is allocated when the file is created, or the creation fails.
-Otherwise, SIGBUS would end a process that writes to a page for which there is no memory.
+is killed. Except on macOS, all of the memory is allocated when the file is created, or the
+creation fails. Otherwise, SIGBUS would end a process that writes to a page for which there is no
+memory.
 """
 
 from __future__ import annotations
@@ -44,7 +45,10 @@ def create_file(nbytes: int) -> int:
 
 
 def _available_bytes() -> int:
-    """Bytes that are left in the machine or, if these are fewer, in this process's cgroups."""
+    """Bytes that are left in the machine or, if these are fewer, in this process's cgroups.
+
+    On a system without MEMINFO, all bytes that this process may use.
+    """
     try:
         lines = MEMINFO.read_text().splitlines()
     except OSError:

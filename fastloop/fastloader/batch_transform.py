@@ -75,7 +75,11 @@ def _transform_samples(
 
 
 def draws_once(transform: Any) -> bool:
-    """True for a transform of torchvision that draws, and for a composition that contains one."""
+    """True for a transform of torchvision that draws, and for a composition that contains one.
+
+    Compositions are those of torchvision, and torch's Sequential and ModuleList. False for a
+    composition of any other class.
+    """
     name = type(transform).__name__
     if type(transform).__module__.startswith("torchvision.transforms"):
         # Only torchvision's own classes count: another class of such a name may draw for each

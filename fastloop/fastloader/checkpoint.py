@@ -42,7 +42,7 @@ class State:
     delivered: int = 0
     """Number of batches of the epoch that the loop has received."""
     drawn_from: RandomStates
-    """The random states at the start of the epoch."""
+    """The numbers that the epoch has drawn, and the random states at its start."""
     settings: Mapping[str, Any]
     """The loader's ORDER_SETTINGS, as built-in types."""
     of_iterable: Mapping[str, Any] = field(default_factory=dict)
@@ -52,8 +52,9 @@ class State:
     def read(cls, saved: Any, order: EpochOrder) -> State:
         """The state that `to_dict` has saved, for a loader with this order.
 
-        Raises ValueError for a state of a loader with other ORDER_SETTINGS, and for a state that
-        names no position of an epoch. Raises TypeError for an object that is not a state.
+        Raises ValueError for a state of torchdata's StatefulDataLoader or of a loader with other
+        ORDER_SETTINGS, and for a state that names no position of an epoch. Raises TypeError for an
+        object that is not a mapping.
         """
         if not isinstance(saved, Mapping):
             raise TypeError(f"state={short_repr(saved)}: allowed is what state_dict() has returned")
@@ -177,7 +178,7 @@ class Position:
     def set_epoch(self, epoch: int) -> None:
         """Set the number of the next iteration's epoch; a loaded state of this epoch is kept.
 
-        Raises ValueError for a number below 0.
+        Raises ValueError for anything but an integer of 0 or more.
         """
         if not hasattr(epoch, "__index__") or epoch < 0:
             raise ValueError(f"epoch={short_repr(epoch)}: allowed is 0 or more")
@@ -233,8 +234,9 @@ class Randomness:
         """The states of the generator, of the sampler, and of the samplers inside the sampler.
 
         The state of a sampler is its state_dict() or, if it has none, the state of its generator
-        and its epoch. If no sampler has a state_dict() or a generator, torch's global random state
-        is added. A sampler of a DETERMINISTIC type has no state.
+        and its epoch. If there are samplers, but none with a state_dict() or a generator, torch's
+        global random state is added. If the loader's sampler is of a DETERMINISTIC type, no state
+        of a sampler is saved.
         """
         states: RandomStates = {}
         if self.generator is not None:
@@ -267,7 +269,8 @@ class Randomness:
         state has none, because it was saved before its epoch drew a base seed, the result has the
         number that its epoch would have drawn.
 
-        loaded: None: the epoch continues no state.
+        loaded: None: the epoch continues no state. Raises ValueError for the states of a loader
+        with other generators or samplers.
         """
         if loaded is None:
             return {BASE_SEED: moments.draw_base(self.generator)}

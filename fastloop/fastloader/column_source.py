@@ -64,8 +64,8 @@ class ColumnSource:
     is_pinned: bool = False
     """True if batches are made in pinned memory."""
     shows_views: bool = False
-    """True if batches may be views of the source's memory; the indices are then consecutive. A view
-    is as safe as the source, to which only its owner writes."""
+    """True if batches may be views of the source's memory; the indices are then consecutive.
+    Writing to a view writes to the source."""
     memory: BatchMemory = field(default_factory=BatchMemory)
     """The memory for batches that are not views."""
 
@@ -142,7 +142,8 @@ def seed_columns(source: ColumnSource, seed: int) -> ColumnSource:
 def column_source(tree: Tree) -> ColumnSource:
     """Make a source of a tree of tensors, arrays and columns.
 
-    Raises ValueError for a tree without leaves, with leaves of other types or of different lengths.
+    Raises ValueError for a tree without leaves, with leaves of other types or of different lengths,
+    and for an array in the other byte order. Raises the errors of `array_column`.
     """
     leaves, structure = pytree.tree_flatten_with_path(tree)
     for path, leaf in leaves:

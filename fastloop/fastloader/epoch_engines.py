@@ -50,7 +50,7 @@ def choose_engine(
 
 
 def settings_in_use(reading: Reading, engine: NativeEpochs | PythonEpochs) -> Sequence[str]:
-    """The settings of DataLoader's worker processes that have an effect."""
+    """The settings of DataLoader's workers that have an effect, and in_order if it has one."""
     if reading.processes is not None:
         return (*WORKER_SETTINGS, "in_order")
     pipeline = reading.pipeline

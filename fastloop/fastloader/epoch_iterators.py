@@ -1,8 +1,8 @@
 """Iterators over an epoch's batches that the loop gets, each with a length and a `close`.
 
-SharedBatches delivers the batches that Python makes, StreamedBatches those of the native core, and
-LaterBatches those of an epoch that begins only when the first batch is asked for. Several threads
-may use an iterator at the same time.
+SharedBatches delivers the batches that a generator yields, StreamedBatches those of the native
+core, and LaterBatches those of an epoch that begins only when the first batch is asked for. Several
+threads may use an iterator at the same time.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ class SharedBatches(EpochIterator):
 
     def __init__(self, batches: Generator[Tree | FailedBatch, None, None]) -> None:
         # A generator raises ValueError if a thread calls next() while another thread runs it, so a
-        # lock is needed. The lock is reentrant, because the garbage collector may close the epoch
-        # in the thread that holds the lock.
+        # lock is needed. The lock is reentrant: if the thread that holds it calls next() again, for
+        # example in a signal handler, the call raises that ValueError, and does not wait forever.
         self._batches = batches
         self._lock = RLock()
 

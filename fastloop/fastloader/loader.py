@@ -1,7 +1,8 @@
 """The class FastLoader: torch's DataLoader with threads that prepare batches ahead of their use.
 
 Each setting is an attribute. A program may assign to a setting between two epochs; the next epoch
-then uses the new value.
+then uses the new value. New values of `source`, `native` and `thread_safe` are used only once the
+source is opened again.
 """
 
 from __future__ import annotations
@@ -51,8 +52,8 @@ DEFAULTED = (
     "prefetch_factor",
     "num_threads",
 )
-"""Settings with a private attribute for the given value. If this value is None, the public
-attribute of the setting has the value that the loader uses instead."""
+"""Settings with a private attribute for the given value. The public attribute of the setting is a
+property, and may differ from the given value."""
 SETTING_ATTRIBUTES = [f"_{name}" if name in DEFAULTED else name for name in SETTINGS]
 """Names of the attributes with the given values, in the order of SETTINGS."""
 read_values = attrgetter(*SETTING_ATTRIBUTES)
@@ -100,16 +101,18 @@ class FastLoader(Generic[T_co]):
         collate_fn: makes a batch of a list of samples; None: torch's default_collate.
         pin_memory: deliver batches in pinned memory, if there is a CUDA device.
         in_order: False delivers batches as soon as they are ready, so that a slow batch delays no
-            other. This has an effect only with processes, or with several threads of Python.
+            other. This has an effect only with several threads of Python, or with processes that
+            read a Dataset other than an IterableDataset.
         generator: generator of a shuffled order and, with seed=None, of the base seed, as in
             DataLoader.
-        prefetch_factor: number of batches that each thread prepares ahead; the native core counts
-            blocks of batches, of about 1 MiB. None: chosen automatically.
+        prefetch_factor: number of batches that each thread or process prepares ahead; the native
+            core counts blocks of batches, of about 1 MiB. None: chosen automatically.
         transform: called with each batch, in the threads; a random transform of torchvision is
             called with each sample.
         seed: seeds the order, and the draws of samples and transforms (`sample_seed`). None: both
             depend on torch's generators, from which the same numbers are drawn as by DataLoader. A
-            number: `epoch_seed(seed, k)` shuffles epoch k, and nothing else is drawn.
+            number: `epoch_seed(seed, k)` shuffles epoch k, and nothing else is drawn. If a
+            generator is given, too, the order is drawn from the generator.
         rank, world_size: deliver this rank's share, as torch's DistributedSampler does. None: rank
             and size of torch.distributed's group, if any. All ranks need the same seed and
             generator state; without both the order is that of DistributedSampler's seed 0.
@@ -119,7 +122,8 @@ class FastLoader(Generic[T_co]):
         thread_safe: True lets all threads read the same Dataset object at the same time. False:
             each of several threads has a pickled copy of the Dataset.
         copy: False delivers views of tensors and writable arrays if the order is the source's own
-            (no shuffle, sampler, ranks or device): writing to a view writes to the source.
+            (no shuffle, sampler or ranks), and without a device or pinned memory: writing to a view
+            writes to the source.
         native: False reads torchvision's image folders, and datasets such as MNIST, by their own
             code, and not as `Images` and rows.
         device: device of the delivered batches, such as "cuda". The threads copy batches there from
@@ -232,7 +236,10 @@ class FastLoader(Generic[T_co]):
             self._open(self._settings)
 
     def __len__(self) -> int:
-        """Return the number of batches of an epoch; TypeError if a sampler has no length."""
+        """Return the number of batches of an epoch.
+
+        Raises TypeError if the sampler or the IterableDataset has no length.
+        """
         return len(self._epochs.order)
 
     @property
@@ -247,7 +254,10 @@ class FastLoader(Generic[T_co]):
 
     @property
     def sampler(self) -> Any:
-        """The given sampler, or the indices of the next epoch; None for an IterableDataset."""
+        """The given sampler, or the indices of the next epoch; None for an IterableDataset.
+
+        If a batch_sampler is given, the indices in the source's own order, as in DataLoader.
+        """
         is_default = self._sampler is None and isinstance(self._epochs.order, LoaderOrder)
         return EpochIndices(self) if is_default else self._sampler
 

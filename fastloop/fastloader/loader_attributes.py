@@ -58,7 +58,8 @@ class EpochBatches:
 class EpochIndices:
     """The sampler of a loader that was not given one: the indices of its next epoch.
 
-    DataLoader has this attribute, and programs divide by its length, the number of samples.
+    DataLoader has this attribute, and programs divide by its length, the number of samples that a
+    rank delivers.
     """
 
     loader: Any

@@ -35,7 +35,7 @@ class Workload:
     """Bytes of a sample; 0: unknown."""
     batch_size: int
     num_samples: int
-    """Number of samples in the epoch."""
+    """Number of samples of the source. A rank or a sampler may deliver fewer in an epoch."""
     is_cheap: bool
     """True if rows are only copied or converted, so that a sample costs no more than a copy."""
     is_native: bool = False
@@ -64,8 +64,8 @@ class Tuning:
     waiting_threads: int = 0
     """Maximum number of threads for samples that wait for a disk or a network; 0: num_threads."""
     is_bounded: bool = False
-    """True: AHEAD_BYTES limits the batches made ahead, see BytesAhead. False: only num_threads and
-    prefetch_factor limit the number of these batches."""
+    """True: AHEAD_BYTES limits the batches made ahead, see BytesAhead. False, or if several threads
+    make each batch together: only num_threads and prefetch_factor limit their number."""
     num_cores: int = field(default_factory=usable_cores)
     """Number of cores that the threads and the loop's step share."""
 
@@ -166,7 +166,7 @@ def _tune_dataset(
 
 
 def _tune_iterable(settings: LoaderSettings, source: IterableSource) -> Tuning:
-    """The tuning for an iterable, which one thread reads; raises ValueError for more."""
+    """The tuning for an iterable, which at most one thread reads; raises ValueError for more."""
     num_threads = settings.num_threads
     if num_threads is not None and num_threads > 1:
         allowed = f"0 or 1; num_workers={num_threads} reads it by processes, each its share"
@@ -225,7 +225,8 @@ def _choose_threads(workload: Workload, nbytes: int) -> int:
         return 0
     num_cores = usable_cores()
     if is_cheap:
-        # One core is left to the loop. If no batch is ready, the loop makes batches, too.
+        # One core is left to the loop. In the native core, the loop makes batches, too, if none is
+        # ready.
         num_cores -= 1
     # One batch of each thread has to fit into AHEAD_BYTES. The native core limits the bytes of all
     # threads together, so any number of its threads fits.

@@ -151,7 +151,10 @@ class LoaderOrder:
 
     @property
     def is_lazy(self) -> bool:
-        """True if a user's sampler is read as the epoch proceeds."""
+        """True if a user's sampler gives one index, or one batch, after another.
+
+        A PiecewiseSampler is not lazy, although its pieces are computed as the epoch proceeds.
+        """
         return self.kind in (OrderKind.BATCH_SAMPLER, OrderKind.SAMPLER)
 
     @property
@@ -295,8 +298,7 @@ class LoaderOrder:
 
     def _draw_tables(self, seed: int) -> FeistelPermutation:
         """The permutation of a COMPUTED order."""
-        # The tables of random numbers are drawn at once, because the user may use the generator
-        # during the epoch.
+        # The tables of random numbers are drawn at once, because any index may need any of them.
         return random_permutation(self.num_samples, self._epoch_generator(seed))
 
     def _epoch_generator(self, seed: int) -> torch.Generator:
@@ -310,7 +312,8 @@ class LoaderOrder:
     def _sequential_pieces(self) -> Iterator[np.ndarray]:
         """Yield the pieces of a SEQUENTIAL order, for all ranks together."""
         size = self.rows_per_batch
-        # A piece consists of whole batches, so that no rest is copied into the next piece.
+        # With a single rank, a piece consists of whole batches, so that no rest is copied into the
+        # next piece.
         step = size * max(1, SEQUENTIAL_PIECE // size)
         for start in range(0, self.num_samples, step):
             yield np.arange(start, min(start + step, self.num_samples))

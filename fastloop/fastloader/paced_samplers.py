@@ -19,7 +19,7 @@ from fastloop.fastloader.order import LoaderOrder, OrderKind
 from fastloop.fastloader.torch_draws import draw_seed
 
 OVER_ARRAYS = tuple(type(iter(each)) for each in ([], (), range(0), range(1 << 63)))
-"""Iterators over indices that exist already: nothing more is drawn when they are read."""
+"""Types of iterators over indices that exist already: nothing is drawn when they are read."""
 
 
 def is_read_directly(order: LoaderOrder) -> bool:
@@ -66,7 +66,10 @@ def draw_batches(order: LoaderOrder, seed: int | None) -> Iterator[list[int]]:
 
 
 def _torch_sampler(order: LoaderOrder) -> Iterable[int] | None:
-    """The sampler that DataLoader has for this order; None if there is no such sampler."""
+    """The sampler from which DataLoader reads this order; None if order.batches() is read instead.
+
+    None for several ranks, for a source without samples, and for all kinds that are not named here.
+    """
     if order.world_size > 1 or not order.num_samples:
         return None
     match order.kind:
@@ -84,7 +87,8 @@ class PacedGroups:
     """An iterator over groups of one batch each, which keeps DataLoader's pace of drawing.
 
     The constructor draws `lead` batches; `draw_for` draws a further one for each that is delivered.
-    Iteration raises IndexError for an index out of bounds, and any error that the sampler raises.
+    If nothing is drawn ahead, iteration draws a batch. Drawing raises IndexError for an index out
+    of bounds, and any error that the sampler raises.
     """
 
     def __init__(self, batches: Iterator[Any], num_samples: int, lead: int) -> None:

@@ -3,7 +3,7 @@
 Batches that are made together form a group. Threads pass a group through all stages ahead of the
 loop. To draw is to take random numbers from a generator. `Work` has the stages of an epoch that
 draws nothing, and `DrawingWork` those of an epoch with samples or transforms that draw. A sample
-draws the same numbers in any thread, except for draws on a GPU, see sample_draws.py.
+draws the same numbers in any thread, except for draws on a GPU, see private_draws.py.
 """
 
 from __future__ import annotations
@@ -83,6 +83,8 @@ class Pipeline:
 
     def start(self, source: Batches, groups: Groups, transform: Transform | None) -> Running:
         """Start an epoch, and the threads that make its batches, if there are any.
+
+        If the loop makes the first batches, the threads start after these batches.
 
         source: makes batches. groups: the indices of the batches, in groups. transform: applied to
         each batch; None: no transform.
@@ -180,8 +182,8 @@ class Work:
     modes: ThreadModes
     """The modes of torch, such as no_grad, in the thread that begins the epoch."""
     usual: UsualSize | None
-    """The usual size of a batch, which limits the bytes of batches made ahead. None: only the
-    number of batches is limited."""
+    """The usual size of a batch, by which `map` limits the bytes of batches made ahead. None: only
+    the number of batches is limited, as `divide` always does."""
 
     def map(self, groups: Iterator[StagedGroup]) -> Results:
         """Each group after all stages; a thread makes one group at a time."""

@@ -35,8 +35,10 @@ def resolve_rank(rank: int | None, world_size: int | None, sampler: Any) -> tupl
 
     rank, world_size: both are numbers, or both are None; LoaderSettings refuses a rank without
     world_size. sampler: the user's sampler of indices or batches; None: there is none. Raises
-    ValueError if the rank is not below world_size. In a process group, any other sampler raises
-    ValueError, too: its indices may or may not be the same in all processes.
+    ValueError unless the rank is an integer from 0 to world_size - 1. Without given numbers, a
+    group of several processes allows a DistributedSampler, and indices in a tensor, an array, a
+    list, a tuple or a range. Any other sampler raises ValueError, too: its indices may or may not
+    be the same in all processes.
     """
     if rank is not None and world_size is not None:
         are_whole = isinstance(rank, Integral) and isinstance(world_size, Integral)

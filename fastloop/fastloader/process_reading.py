@@ -62,7 +62,10 @@ class ProcessReading:
         )
 
     def _keep(self, pool: ReaderPool) -> None:
-        """Keep the processes of a whole epoch if they are to persist; end them otherwise."""
+        """Keep the processes of a whole epoch if they are to persist; end them otherwise.
+
+        If another epoch has left processes already, those are kept, and these are ended.
+        """
         if self.settings.persistent_workers and self.idle is None:
             self.idle = pool
         else:

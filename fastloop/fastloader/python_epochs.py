@@ -47,7 +47,8 @@ class EpochPlan(NamedTuple):
 class PythonEpochs:
     """The engine that makes batches by Python code, in threads or in processes.
 
-    The batches are those of Datasets and iterables, and those with transforms or for a device.
+    The batches are those of Datasets and iterables, those with transforms or for a device, and all
+    others that the native core does not make, see `choose_engine`.
     """
 
     reading: Reading

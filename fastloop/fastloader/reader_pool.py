@@ -54,7 +54,8 @@ class ReaderPool:
     def receive(self, number: int) -> Tree | FailedBatch:
         """The next batch of a process, or the error in its place.
 
-        Raises RuntimeError at once if any of the processes has ended, or after the timeout.
+        While the batch is not ready, raises RuntimeError as soon as any of the processes has ended,
+        or after the timeout.
         """
         reader = self.readers[number]
         try:

@@ -92,7 +92,8 @@ class _Reader:
     """The error of worker_init_fn, which each task gets as its reply."""
     draws: GlobalDraws = field(default_factory=GlobalDraws)
     making: tuple[int, Sequence[int]] = (COLLATE, ())
-    """The kind of user code that runs, and its samples' indices, for the text of an error."""
+    """The kind of user code that runs, and its samples' indices: for the text of an error, and for
+    `_collate_into`, which reads the kind."""
 
     def make(self, task: Task) -> Reply | ExceptionWrapper:
         """The batch of a task, or the error that it ended in."""

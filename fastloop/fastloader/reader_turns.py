@@ -31,8 +31,8 @@ TRIES_AGAIN = "FastLoader read a batch again and goes on, as its thread failed: 
 class ReaderTurns:
     """The two ways of making the groups of an epoch, by the loop or by threads, and the choice.
 
-    A group is several batches of a Dataset that are made together, in stages. The batches are the
-    same in both ways.
+    A group is one or more batches of a Dataset that are made together, in stages. The batches are
+    the same in both ways.
     """
 
     choice: LoopOrThreads
@@ -64,7 +64,7 @@ class ReaderTurns:
     def _turn_of_loop(self, groups: Iterator[StagedGroup]) -> Generator[StagedGroup, None, bool]:
         """Yield groups that the loop's thread makes, until threads get a turn.
 
-        Returns True if groups are left for the threads.
+        Returns True if groups may be left for the threads.
         """
         choice = self.choice
         is_long = True
@@ -104,7 +104,7 @@ class ReaderTurns:
     def _turn_of_threads(self, groups: Iterator[StagedGroup]) -> Generator[StagedGroup, None, bool]:
         """Yield groups that threads make, until the loop gets a turn.
 
-        Returns True if groups are left for the loop.
+        Returns True if groups may be left for the loop.
         """
         choice = self.choice
         is_left = has_failed = False

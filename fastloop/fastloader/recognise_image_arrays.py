@@ -86,6 +86,8 @@ def is_array_dataset(dataset: Any) -> bool:
     """True for a dataset with images in memory, or a Subset of one, that is read natively.
 
     The call reads attributes of the dataset and runs no other code of the user. It raises no error.
+    The table of the POINTWISE transforms is not made. If it can't be made, the result is True, but
+    the dataset is not read natively.
     """
     return _find_steps(dataset) is not None
 

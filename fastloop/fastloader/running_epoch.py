@@ -26,7 +26,7 @@ time is short because a Dataset may block forever."""
 
 @dataclass(frozen=True)
 class Running:
-    """An epoch that is being loaded by threads, which make batches in groups."""
+    """An epoch that is being loaded: threads, processes or the loop make its batches in groups."""
 
     results: Generator[Any, None, None]
     """Yields a result for each group; its close() ends the threads."""

@@ -99,7 +99,8 @@ def sample_seed() -> int:
     >>> rng = np.random.default_rng(fastloop.sample_seed())
     """
     # Outside of FastLoader there is no key. A worker of a DataLoader has seeded its global
-    # generator with the base seed, so the number drawn here is reproducible there, too.
+    # generator with the sum of the base seed and its number, so the number drawn here is
+    # reproducible there, too.
     if _current.key is None:
         return int(torch.empty((), dtype=torch.int64, device="cpu").random_())
     if _current.seed is None:

@@ -56,7 +56,11 @@ class ThreadModes:
 
     @contextmanager
     def apply(self) -> Iterator[None]:
-        """Inside this context the calling thread has these modes."""
+        """Inside this context the calling thread has these modes.
+
+        Inference mode, autocast, the default device and the stream that the thread has already are
+        kept if these modes do not name others.
+        """
         with ExitStack() as stack:
             if self.is_inference:
                 stack.enter_context(torch.inference_mode())

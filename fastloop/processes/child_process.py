@@ -86,7 +86,7 @@ class Child:
     release: Connection
     """A connection; closing it lets the process exit."""
     log: ChildLog
-    """The output of the process."""
+    """The output of the process if it is silent (a rank other than 0), and stacks on request."""
     oom_kills_before: int
     """Number of processes that the kernel had killed for lack of memory before this one started."""
     has_answered: bool = False
@@ -123,11 +123,14 @@ class Child:
         return Outcome(failure=replace(outcome.failure, details=outcome.failure.details + output))
 
     def stack(self) -> str:
-        """Stack of the process, innermost call first; empty if it does not respond."""
+        """Stacks of the process's threads, the main one's last; empty if it does not respond.
+
+        Each stack begins with the innermost call.
+        """
         return self.stack_of(self.pid)
 
     def stack_of(self, pid: int) -> str:
-        """Stack of a process that the child has forked; empty if it does not respond."""
+        """Stacks of the child, or of a process that it has started, as `stack` returns them."""
         return self.log.stack_of(pid, self.process.sentinel)
 
     def _exit_failure(self) -> Failure:
@@ -138,8 +141,8 @@ class Child:
         if code is None:
             message = "the trial's process closed its pipe without a result but has not exited"
             return Failure(kind=FailureKind.ERROR, message=f"ChildProcessError: {message}")
-        # SIGKILL does not show its sender. But the kernel counts, for each cgroup, the processes
-        # that it has killed for lack of memory.
+        # SIGKILL does not show its sender. But the kernel counts the processes that it has killed
+        # for lack of memory, all those of the machine together.
         if code == -signal.SIGKILL and oom_kills() > self.oom_kills_before:
             message = "the kernel killed the trial's process"
             return Failure(kind=FailureKind.OUT_OF_MEMORY, message=message)
@@ -155,8 +158,8 @@ def start_child(
 
     environment: folder of the environment in which the process runs; None: this process's own.
 
-    When the context ends, a process that has answered exits by itself. A process that has not
-    answered is killed with its children. Processes that the call has left running are ended too.
+    When the context ends, a process that has returned a value exits by itself. Any other process is
+    killed with its children. Processes that the call has left running are ended too.
     """
     # A forkserver can fork processes of this process's environment only.
     isolation = "spawn" if environment else isolation

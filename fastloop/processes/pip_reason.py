@@ -25,8 +25,9 @@ def find_reason(output: str) -> str:
     """The reason why pip has failed, in one line.
 
     If a build has failed, the reason is the last line of the build's output. Otherwise the reason
-    is pip's first error, with the newest versions in place of all that exist. output: all lines
-    that pip has printed.
+    is pip's first error other than one about ignored versions, with the newest versions in place of
+    all that exist. If there is no error, the reason is the last line. output: all lines that pip
+    has printed.
     """
     lines = [line.strip() for line in output.splitlines() if line.strip()]
     if "[end of output]" in lines:

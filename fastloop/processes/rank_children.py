@@ -1,7 +1,7 @@
 """Start the child processes that run ranks, and find the code that they execute.
 
 A rank is one of the processes that make a call together. If torchrun has started several processes
-of fastloop, each of them starts the same number of ranks.
+of fastloop, each of them starts one rank.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class RankWork:
     backend: Backend | None
     """Backend of the ranks' group; None: a single rank without a group."""
     ranks: int
-    """Number of ranks that each process starts."""
+    """Number of ranks that each process of fastloop starts; 1 under torchrun."""
     timeout_s: float | None
     """Time limit of the call; None: no limit."""
     observed: bool
@@ -46,7 +46,8 @@ class RankPosition:
 
     rank: int
     location: str = NO_STACK
-    """The code that the rank and its workers execute, as `in <function> (<file>:<line>)`."""
+    """The code that the rank, its threads and its workers execute, in words such as `in <function>
+    (<file>:<line>), worker 0 (pid <id>) in <function> (<file>:<line>)`."""
     stack: str = ""
     """The stacks of the rank and its workers; empty if they did not respond."""
 

@@ -6,6 +6,9 @@ the other ranks, its followers, execute its commands. For each call, every proce
 child that takes its rank. The children form a new process group. The keys of this group in
 torchrun's store have a new prefix, so that no group reads the keys of an earlier group, which may
 have been killed.
+
+Without torchrun, one process of fastloop starts the children of all ranks, and they meet in a store
+of this process.
 """
 
 from __future__ import annotations
@@ -55,8 +58,8 @@ GRACE_S = 5.0
 def run_ranks(work: RankWork, followers: Followers | None = None) -> list[RankAnswer]:
     """Run the work in all ranks, and return their answers in the order of the ranks.
 
-    followers: None if all ranks are children of this process. Raises JobFailed as soon as a rank
-    fails.
+    followers: None if all ranks are children of this process. Raises JobFailed when a rank has
+    failed, at most GRACE_S later; and after the time limit of the work.
     """
     if work.backend is None:
         call = Call(function=work.task.function, args=work.task.args)

@@ -27,7 +27,7 @@ class ExitOnSignal:
     """
 
     describe: Callable[[], str] | None
-    """Returns the text after the signal's name in the message; None: no message."""
+    """Returns the text after the signal's word of ENDINGS in the message; None: no message."""
 
     def __call__(self, number: int, _: FrameType | None) -> None:
         """Raise SignalExit with the status that a shell gives to a process ended by the signal."""
@@ -46,7 +46,7 @@ _arrived: list[int] = []
 def handle_signals(describe: Callable[[], str] = lambda: "") -> None:
     """From now on print a message and raise SignalExit on each signal that is not ignored yet.
 
-    describe: returns the text after the signal's name in the message; called when a signal arrives.
+    describe: called when a signal arrives; returns the text after its word of ENDINGS.
     All modules should be imported first, because an interrupted import can't be repeated.
     """
     for number in ENDINGS:

@@ -29,13 +29,16 @@ class Caveat:
             names = ", ".join(self.details)
             detail = next(iter(self.details.values()))
             return f"{names} ({detail})" if detail else names
-        return ", ".join(f"{name} ({detail})" for name, detail in self.details.items())
+        return ", ".join(
+            f"{name} ({detail})" if detail else name for name, detail in self.details.items()
+        )
 
 
 def group_caveats(results: Sequence[Result]) -> list[Caveat]:
     """Group the caveats of these results by kind, in the order in which the kinds first occur.
 
-    If the results have several benchmarks, details begin with the benchmark.
+    If the results have several benchmarks, the details of a benchmark's caveat begin with that
+    benchmark.
     """
     grouped: dict[str, dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
     names = short_names(results)

@@ -49,9 +49,9 @@ class CheckStatus(IntEnum):
     OTHER_ENVIRONMENT = 2
     """The machine, the versions or the state of the page cache differ from the base's."""
     OTHER_DATA = 3
-    """The samples differ from the base's, or the number of epochs."""
+    """The samples differ from the base's, or the number of epochs, or the setting `drop_last`."""
     NOT_JUDGED = 4
-    """Nothing is known: there are too few trials, there is no base, or a setting is wrong."""
+    """Nothing is known: for example, there are too few trials or no base, or a setting is wrong."""
 
 
 @dataclass(frozen=True, kw_only=True)

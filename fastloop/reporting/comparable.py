@@ -22,9 +22,10 @@ UNRANKED = {
 def comparable(result: Result, other: Result) -> bool:
     """True if the two jobs may be ranked together.
 
-    Both jobs must have the same amount of work, cache state, sweep and data. Two jobs have the same
-    data if the sources or the samples are equal, or if the decoders differ but are equivalent. A
-    loader that brings its own data is never ranked with a loader that was compared with a dataset.
+    Both jobs must have the same amount of work, cache state, sweep, name of the dataset, tags of
+    UNRANKED, and data. Two jobs have the same data if the sources or the samples are equal, or if
+    the decoders differ but are equivalent. A loader that brings its own data is never ranked with a
+    loader that was compared with a dataset.
     """
     return _work(result) == _work(other) and delivers_same(result, other)
 
@@ -108,7 +109,7 @@ def is_sweep_decided(results: Sequence[Result]) -> bool:
     """True if a sweep with trials=auto needs no more rounds.
 
     The trials then decide the ranking of all jobs in each benchmark, or have reached the maximum
-    number of rounds.
+    number of rounds. Jobs without a ranking to decide need ROUNDS_OF_NO_RANKING rounds.
     """
     return all(_is_group_decided(group) for group in partition(results))
 

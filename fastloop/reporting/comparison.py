@@ -45,7 +45,7 @@ class CostChange:
     new_cost: float
     """Median cost of the trials of the new set."""
     ratio: stats.Ratio | None
-    """new_cost / base_cost; None with too few trials to tell a change from noise."""
+    """Ratio of new costs to base costs; None with too few trials to tell a change from noise."""
     is_significant: bool = False
     """True if the difference is beyond noise, corrected for the number of changes."""
 
@@ -78,7 +78,7 @@ def find_changes(pairs: Pairs, cost: Cost = seconds_per_sample) -> list[CostChan
     """Find the change of every benchmark of every job that finished in both sets.
 
     The tests are corrected for their number (Holm 1979): if no job has changed, at most 5 % of all
-    comparisons find a significant change, however many jobs there are.
+    calls find any significant change, however many jobs there are.
     """
     changes = [
         _change(
@@ -198,7 +198,7 @@ def _differing_keys(base: Mapping[str, object], new: Mapping[str, object]) -> li
 
 
 def _machine(result: Result) -> Mapping[str, object]:
-    """The host, its processors and the device."""
+    """The host, its processors, its GPUs and the device of the job."""
     keys = ("host", "cpu", "cores", "cores_usable", "gpus")
     return {key: result.environment.get(key) for key in keys} | {
         "device": result.tags.get("device")

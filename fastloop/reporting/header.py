@@ -81,7 +81,7 @@ def _join(values: Sequence[str]) -> str:
 
 
 def load_lines(results: Sequence[Result]) -> list[str]:
-    """A sentence on the load of each machine that ran trials, with its name if there are several.
+    """A line on the load of each machine that ran trials, with its name if there are several.
 
     Empty for results of earlier versions, which have no record of the load.
     """

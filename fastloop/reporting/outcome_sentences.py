@@ -246,7 +246,8 @@ def _describe_time(row: Row) -> str:
 def _describe_bounds(ratio: Ratio, is_sure: bool) -> str:
     """The ratio's interval after a semicolon; empty if it is too wide, or contradicts the ranks.
 
-    is_sure: True if the ranks say that one of the two jobs is surely faster.
+    Also empty if there are too few trials for an interval. is_sure: True if the ranks say that one
+    of the two jobs is surely faster.
     """
     # The ranks use the noise of all jobs, the interval only that of two: with three or four trials
     # a job may be surely faster although the interval includes 1.

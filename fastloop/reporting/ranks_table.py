@@ -48,7 +48,10 @@ def ranks_table(results: Sequence[Result]) -> Table | None:
 
 
 def rank_lines(result: Result) -> list[str]:
-    """The job's rows as text, a line for each benchmark; empty for a job of one process."""
+    """The job's rows as text, a line for each benchmark.
+
+    Empty for a job of one process, and for a job without trials.
+    """
     if world_size(result) == 1 or not result.trials:
         return []
     return [

@@ -71,10 +71,10 @@ class Document:
     subtitle: str
     """A line with the settings of the jobs, such as samples, batch size and device."""
     machine_load: tuple[str, ...]
-    """Sentences on the load by other programs, one for each machine."""
+    """Lines on the load by other programs, one for each machine."""
     verdicts: tuple[Paragraph, ...]
-    """The verdict on each explained job, then on each benchmark. A heading names the job or the
-    benchmark and, if there are several groups of jobs, the data."""
+    """The verdict on each explained job, then on each benchmark. A heading names the job, or else
+    the benchmark and, if there are several groups of jobs, the group."""
     first_pictures: tuple[Picture, ...]
     """The picture of explained jobs, if any, and the first picture of each section. They are shown
     below the verdicts, and not in the sections."""

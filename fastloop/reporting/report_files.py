@@ -119,7 +119,7 @@ def parse_formats(text: str) -> tuple[str, ...]:
 
 
 def render_markdown(document: Document, with_pictures: bool) -> str:
-    """Render the complete report as Markdown.
+    """Render the report as Markdown, without the timelines.
 
     with_pictures: True: include links to the pictures, <name>.png in the folder of the report.
     """

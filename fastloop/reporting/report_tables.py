@@ -68,7 +68,7 @@ class Table:
 
 
 def overview_tables(groups: Sequence[JobGroup]) -> list[Table]:
-    """A table for each benchmark: loaders as rows, datasets as columns, mean (std) seconds."""
+    """A table for each benchmark: jobs as rows, groups of jobs as columns, mean (std) times."""
     benchmarks = dict.fromkeys(
         comparison.benchmark for group in groups for comparison in group.comparisons
     )
@@ -76,7 +76,7 @@ def overview_tables(groups: Sequence[JobGroup]) -> list[Table]:
 
 
 def ranking_table(comparison: Comparison) -> Table:
-    """Rank, median, mean (std), interval, ratio, limit, samples/s and memory of every row.
+    """Rank, times, ratio, limit, samples/s, limiting part and memory of every row.
 
     Columns without any value are left out.
     """
@@ -140,7 +140,7 @@ def caveats_table(results: Sequence[Result]) -> Table | None:
 
 
 def machine_table(results: Sequence[Result]) -> Table:
-    """Hardware, software and commit, with a column for each machine that took part."""
+    """Hardware, software and commit, with a column for each environment in which jobs ran."""
     environments: dict[str, dict] = {}
     for result in results:
         # An environment holds lists and dicts, and so can't be a key itself.
@@ -189,7 +189,7 @@ def mean_std(seconds: Sequence[float], digits: int, unit: TimeUnit) -> str:
 
 
 def _overview_table(groups: Sequence[JobGroup], benchmark: str) -> Table:
-    """A table of one benchmark: loaders as rows, datasets as columns."""
+    """A table of one benchmark: jobs as rows, groups of jobs as columns."""
     columns = {
         f"{group.title}, {_unit_of(comparison).name}": _overview_column(comparison)
         for group in groups

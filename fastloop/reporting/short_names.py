@@ -26,8 +26,8 @@ def short_names(results: Sequence[Result]) -> dict[str, str]:
     """Name of each job -> a short name, of the options and settings that differ among these jobs.
 
     A value that is a word is shown alone, unless another setting has the same value. A number is
-    shown with its unit, such as `2 workers`. If nothing differs, the short name is the loader. If
-    two jobs would get the same short name, all jobs keep their names.
+    shown with its unit, such as `2 workers`. If a job has none of the differing settings, its short
+    name is the loader. If two jobs would get the same short name, all jobs keep their names.
     """
     settings = {result.name: _settings(result) for result in results}
     keys = _differences(list(settings.values()))

@@ -48,7 +48,8 @@ class Row:
     faster: frozenset[str]
     """Labels of the jobs that are surely faster."""
     ratio: stats.Ratio | None
-    """Seconds / the baseline's seconds, paired by round; None for the baseline itself."""
+    """Seconds / the baseline's seconds, paired by round; None for the baseline itself, without a
+    baseline, and if the two jobs share no round."""
     limit_fraction: float | None
     """Median share of the machine's limit; None without a limit."""
     samples_per_s: float
@@ -163,8 +164,8 @@ def _find_named(finished: list[Result], baseline: str) -> list[Result]:
 def _group(
     results: list[Result], reference: Result | None, several: bool, of_all: set[str]
 ) -> JobGroup:
-    """The group of these jobs. several: True if there are several sweeps. of_all: settings of all
-    jobs of all groups."""
+    """The group of these jobs. several: True if there are several sweeps. of_all: settings that all
+    jobs of all groups share."""
     settings = [_settings(result) for result in results]
     shared = [word for word in settings[0] if all(word in others for others in settings)]
     shared = [word for word in shared if word not in of_all]

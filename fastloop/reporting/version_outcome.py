@@ -35,7 +35,7 @@ class VersionOutcome:
     fail_above: float
     """Allowed regression in percent."""
     effort: str
-    """The rounds and their time in words, such as `20 rounds of 4 trials each in 312 s`."""
+    """The rounds and their time in words, such as `20 rounds of 4 trials of each, in 312 s`."""
     load: Sequence[str] = ()
     """Sentences about the load of the machine."""
 

@@ -40,7 +40,7 @@ def answer_versions(found: VersionOutcome) -> str:
 
 
 def _answer(found: VersionOutcome) -> str:
-    """The answer for each status, see `VersionOutcome.status`; labels begin as they are."""
+    """The answer for each status, see `VersionOutcome.status`; a label keeps its first letter."""
     base, new = found.base_label, found.new_label
     if found.status is CheckStatus.OTHER_DATA:
         name = found.other_samples[0]
@@ -68,7 +68,8 @@ def _find_slowest(changes: Sequence[CostChange]) -> CostChange:
 def _why_not_judged(found: VersionOutcome) -> str:
     """The clause that says why the check has no answer.
 
-    The reason is a job that did not finish, or else the most uncertain change that can't be judged.
+    The reason is a job that did not finish, or else too few rounds, or else the most uncertain
+    change that can't be judged.
     """
     for label, results in ((found.base_label, found.base), (found.new_label, found.new)):
         failed = next((each for each in results.values() if each.status != "FINISHED"), None)

@@ -1,7 +1,8 @@
 """Build the file of a suite's round, a `SuiteFile`, from the results of its measured jobs.
 
-`fastloop suite` measures a round: all or some workloads on one machine. Then it writes this file. A
-row is one loader with one configuration in a workload. A cell is the entry of a row in the file.
+`fastloop suite` measures a round: all or some workloads on one machine. It writes this file after
+each workload. A row is one loader with one configuration in a workload. A cell is the entry of a
+row in the file.
 """
 
 from __future__ import annotations

@@ -306,7 +306,10 @@ def _judge_factor(claim: Claim, slow: Sequence[float], fast: Sequence[float]) ->
 
 
 def describe_judgement(judged: JudgedClaim) -> str:
-    """A line with the outcome, the measured factor, and the claim."""
+    """A line with the outcome, the measured factor, and the claim.
+
+    Without a factor, the line has the outcome and the reason instead.
+    """
     claim, factor = judged.claim, judged.factor
     if factor is None:
         return f"{claim.name}: {judged.outcome}: {judged.reason}"

@@ -27,12 +27,12 @@ class LoadedRound:
 
     @property
     def newest_ms(self) -> int:
-        """Start of the last window, in milliseconds since 1970; 0 if nothing was measured."""
+        """Start of the last trial, in milliseconds since 1970; 0 if nothing was measured."""
         return max((cell.measured_ms or 0 for cell in self.document.cells), default=0)
 
 
 def load_rounds(results: Path, pattern: str = ROUNDS) -> list[LoadedRound]:
-    """Load the files of rounds and verify them; returns them in the order of their last windows.
+    """Load the files of rounds and verify them; returns them in the order of their last trials.
 
     A window is a timed stretch of a trial. pattern: ROUNDS, or CLAIMS_FILES for the files of
     claims. Raises UsageError if a file was altered, is in the folder of another round or kind, or

@@ -94,7 +94,8 @@ class ShownCell:
 
     @property
     def ratio(self) -> str:
-        """Seconds relative to the first cell of the workload; empty without a rank."""
+        """Seconds relative to the first cell in the ranking of the workload; empty if there is no
+        ratio."""
         figures = self.cell.figures
         return "" if figures is None or figures.ratio is None else _ratio_text(figures.ratio)
 

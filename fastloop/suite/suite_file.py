@@ -80,7 +80,7 @@ class Cell:
     unranked_reason: str = ""
     """The reason why a measured cell has no rank; empty if it may have one."""
     measured_ms: int | None = None
-    """Start of the last window, in milliseconds since 1970."""
+    """Start of the last trial, in milliseconds since 1970."""
     content: str = ""
     """Digest of the samples that were delivered; empty for random samples, which are compared by
     their seeds, and for a null cell."""

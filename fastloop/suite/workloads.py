@@ -17,8 +17,8 @@ SUITE = "1.0"
 Configuration = Literal["default", "tuned"]
 Scope = Literal["quick", "full", "claims"]
 COMMON = ("benchmark=traversal", "tracker=none", "report=false", "device=cpu", "cache=warm")
-"""Overrides of all jobs: the page cache is warm, so that every loader finds its files in memory.
-Datasets that have no files say cache=as_is."""
+"""Overrides of all jobs: the page cache is warm, so that every loader finds its files in memory. A
+workload with a dataset that has no files sets cache=as_is instead."""
 OF_SCOPE: dict[Scope, tuple[str, ...]] = {
     "quick": ("trials=3", "min_window_s=0.1", "seconds=60", "trial_timeout_s=60"),
     "full": ("trials=7", "min_window_s=0.3", "seconds=300", "trial_timeout_s=300"),
@@ -187,10 +187,9 @@ TUNED: dict[str, tuple[SuiteRow, ...]] = {
 
 
 def choose_workloads(names: str, workloads: tuple[SuiteWorkload, ...]) -> tuple[SuiteWorkload, ...]:
-    """Choose the workloads that a comma-separated list names, in their order; all for an empty
-    list.
+    """Choose the workloads that a comma-separated list names; all for an empty list.
 
-    Raises UsageError for an unknown name.
+    They stay in the order of `workloads`. Raises UsageError for an unknown name.
     """
     allowed = [each.name for each in workloads]
     chosen = names.split(",") if names else allowed
@@ -201,7 +200,10 @@ def choose_workloads(names: str, workloads: tuple[SuiteWorkload, ...]) -> tuple[
 
 
 def rows_of(workload: SuiteWorkload, loaders: Sequence[str]) -> list[SuiteRow]:
-    """The rows of a workload: each of these loaders with default settings, then the tuned rows."""
+    """The rows of a workload: each of these loaders with default settings, then the tuned rows.
+
+    If the workload lists its only rows, the result is those of them that have one of these loaders.
+    """
     if workload.rows:
         return [row for row in workload.rows if row.loader in loaders]
     needed = dict(workload.per_loader)

@@ -23,7 +23,7 @@ def check_trials(trials: Trials) -> None:
 
 
 def check_step(step: Any) -> None:
-    """Raise TypeError unless `step` is a function of a batch, or None for no step."""
+    """Raise TypeError unless `step` can be called, or is None for the default step."""
     if step is not None and not callable(step):
         raise TypeError(f"step={short_repr(step)}: allowed is a function of a batch")
 
@@ -41,7 +41,8 @@ def check_numbers(**numbers: int | None) -> None:
 def check_seconds(seconds: float | None, min_window_s: float = MIN_WINDOW_S) -> None:
     """Raise ValueError for an invalid time limit or an invalid minimum length of a window.
 
-    seconds: the time limit, more than 0; None: not given. min_window_s: in seconds, 0 or more.
+    seconds: the time limit, more than 0; None: no limit is given. min_window_s: in seconds, 0 or
+    more, and finite.
     """
     if seconds is not None and not (isinstance(seconds, Real) and seconds > 0):
         raise ValueError(f"seconds={seconds!r}: allowed is more than 0")

@@ -56,8 +56,8 @@ class BenchResult:
     epoch_s: float
     """Seconds of the epoch with the waits in wait_s."""
     limit_samples_per_s: float | None
-    """Samples/s that this machine can gather from memory; None if `bench` was given a step, or if
-    the batches hold texts or lists or differ in shape."""
+    """Samples/s that this machine can gather from memory and, on a GPU, copy to the device; None if
+    `bench` was given a step, or if the batches hold texts or lists or differ in shape."""
     flags: list[str]
     """Caveats of the figures, one line each."""
     machine_load: LoadSummary | None = None
@@ -237,8 +237,12 @@ class Bench(Mapping[str, LoaderTimes]):
         return len(self.seconds)
 
     def to_frame(self) -> DataFrame:
-        """A row for each loader, the fastest first: rank, seconds and ratio to the first loader,
-        each with the 95 % interval; a figure that does not exist is missing."""
+        """A row for each loader, the fastest first; a figure that does not exist is missing.
+
+        The columns are the rank, the number of trials, the median seconds, and the ratio to the
+        first loader of `bench_all`. The seconds and the ratio have the ends of their 95 % intervals
+        beside them; below three rounds, those of the ratio's range.
+        """
         import pandas as pd
 
         rows = []

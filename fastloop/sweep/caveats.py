@@ -209,7 +209,7 @@ def _waits_of_first_rank(attribution: Attribution) -> list[float]:
 
 
 def _not_cold(result: Result) -> str:
-    """The caveat of data that was still in memory; empty if none was."""
+    """The caveat of data that was still in memory, or may have been; empty if hardly any was."""
     fractions = [
         measurement.cached_fraction
         for trial in result.trials

@@ -36,8 +36,9 @@ from fastloop.sweep.version_process import (
 )
 
 MOST_TRIALS_PER_ROUND = 8
-"""Maximum number of trials of each version in a round. The value of a round is the mean of its
-trials. With eight trials, the noise of the mean is a third of the noise of a single trial."""
+"""Maximum number of trials of each version in a round. The value of a round is the geometric mean
+of its trials. With eight trials, the noise of the mean is about a third of the noise of one
+trial."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,10 +70,10 @@ def compare_versions(
 ) -> VersionComparison:
     """Run trials of both versions until it is known whether the new version is slower.
 
-    The trials end after MOST_ROUNDS rounds, or after `seconds`. versions: BASE and NEW -> the
-    version. words: arguments of `fastloop run`. folder: receives a folder of results for each
-    version. fail_above: allowed regression in percent. Raises UsageError if a version can't run the
-    job.
+    The last trials are those of round MOST_ROUNDS, or those that run when `seconds` have passed.
+    versions: BASE and NEW -> the version. words: arguments of `fastloop run`. folder: receives a
+    folder of results for each version. fail_above: allowed regression in percent. Raises UsageError
+    if the base can run none of the jobs, or if the process of a version reports an error or ends.
     """
     start_ns = now_ns()
     with ExitStack() as stack:

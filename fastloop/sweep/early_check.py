@@ -1,7 +1,8 @@
 """Check early whether a sweep can run: the settings of its jobs, and a few samples of each dataset.
 
-`reason_against_sweep` compares the settings of all jobs. A sweep calls `check_requests` before it
-waits for the machine, so that nobody waits in vain.
+`reason_against_sweep` compares the settings of all jobs. A sweep that has to wait for the machine
+calls `check_requests` before it waits, so that nobody waits in vain. `fastloop tune` always calls
+this function.
 """
 
 from __future__ import annotations

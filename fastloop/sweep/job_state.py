@@ -50,7 +50,7 @@ class JobState:
         # later one will run.
         self.shadow_number: int | None = secrets.randbelow(fewest_trials(entry.job.trials))
         """Number of the trial that is run again with all of its data compared; None: the last
-        trial, after all have run."""
+        trial, after all have run. A schedule may set another value."""
         self.unexplained = ""
         """Reason why the job could not be explained, for its caveats."""
         self.has_begun = False
@@ -105,7 +105,7 @@ class JobState:
         """End the job because the sweep ends early, and log the result.
 
         A job that has ended but is not logged yet is ended once more, with its own status. A job
-        that is logged stays as it is.
+        in the state `earlier` or `logged` stays as it is.
         """
         if self.is_running:
             self._end_and_track(status, Failure(kind=FailureKind.ERROR, message=reason))

@@ -117,6 +117,8 @@ def epochs_of(loader: LoaderLike) -> Epochs:
 def function_epochs(make_epoch: Callable[..., Iterable[Tree]]) -> Epochs:
     """The epochs that a function makes; it gets the epoch's number if it requires an argument.
 
+    A function with `*args`, or without a signature, gets the number, too.
+
     >>> [*function_epochs(lambda: [1, 2])(5)], [*function_epochs(lambda number: [number])(5)]
     ([1, 2], [5])
     """

@@ -1,6 +1,6 @@
 """Run a sweep, or a single job of a sweep, while no other fastloop measures on this machine.
 
-A lock of the machine ensures that, unless allow_concurrent=true.
+A lock of the machine ensures that, unless allow_concurrent=true is given without wait=true.
 """
 
 from __future__ import annotations
@@ -41,8 +41,9 @@ def run_locked_sweep(requests: Sequence[JobRequest], explain_job: ExplainJob | N
     """Run the jobs of the requests as one sweep, print the results, and return the exit status.
 
     explain_job: the function that explains a job if explain=true; None: no job is explained. Raises
-    MachineBusy if the lock can't be taken, and UsageError if not all ranks join with the same jobs,
-    or if there is no sweep to resume.
+    MachineBusy if the lock can't be taken. Raises UsageError if not all ranks join with the same
+    jobs, if there is no sweep to resume, if another command writes to the sweep's folder, or if the
+    sweep would have to wait for the lock and none of its jobs can run.
     """
     make_sweep_folder(requests[0].sweep_folder)
     process = torchrun_process()

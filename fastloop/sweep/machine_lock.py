@@ -34,8 +34,9 @@ def lock_machine(
 ) -> Iterator[None]:
     """Keep other processes of fastloop from measuring on this machine until the context ends.
 
-    If another process holds the lock, this function prints that process and waits for its end or,
-    without `wait`, raises MachineBusy.
+    If another process holds the lock, this function prints the id and the folder of that process
+    and waits for its end or, without `wait`, raises MachineBusy. It also raises MachineBusy if the
+    lock file can't be used.
 
     check: called before the wait, so that its errors are reported at once. hint: for the message of
     MachineBusy, the settings with which the command runs nevertheless; empty if it has none.
@@ -81,7 +82,7 @@ def lock_unless_concurrent(
 
 
 def holder_path(path: Path) -> Path:
-    """The file next to the lock with the name of the process that holds it."""
+    """The file next to the lock with the id and the folder of the process that holds it."""
     return path.with_name(f"{path.name}.holder")
 
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 def measure(requests: Sequence[JobRequest], explain_job: ExplainJob | None = None) -> int:
     """Measure the requests as one sweep, and return the exit status.
 
-    The sweep has the machine to itself, unless allow_concurrent=true.
+    The sweep has the machine to itself, unless allow_concurrent=true is given without wait=true.
     explain_job: the function that explains a job if explain=true; None: no job is explained.
     """
     # Hydra's launchers have measured the jobs in other processes already.

@@ -43,8 +43,9 @@ _PREFIXES = {sys.prefix, sys.base_prefix}
 def open_versions(source: VersionSource, here: Path, folder: Path) -> Iterator[dict[str, Version]]:
     """Open both versions, by BASE and NEW: the version that `against=` names, and the present one.
 
-    here: the working folder. folder: a path below the outputs folder for git's worktree of a
-    commit, which is removed at the end. Raises UsageError if the version can't be made.
+    here: the working folder. folder: a folder below the outputs folder, in which git makes the
+    worktree of a commit; the worktree is removed at the end. Raises UsageError if the version can't
+    be made.
     """
     repository = find_repository(here)
     if repository:
@@ -64,7 +65,8 @@ def open_versions(source: VersionSource, here: Path, folder: Path) -> Iterator[d
 def _versions(source: VersionSource, here: Path, top: Path, tree: Path) -> dict[str, Version]:
     """Both versions, by BASE and NEW.
 
-    top: the folder that holds the user's code. tree: the folder that replaces `top` in the base.
+    top: the folder that holds the user's code. tree: the folder that replaces `top` in the base or,
+    for versions of a package, the wheel or the folder of the package.
     """
     if source.package:
         # The version's environment itself adds the folders of the main environment's .pth files,

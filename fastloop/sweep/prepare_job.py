@@ -17,7 +17,8 @@ def prepare_job(
     """Prepare the job's data in a child process, and return the description of the data.
 
     Raises JobFailed if the preparation fails, if no sample is read or written for
-    `trial_timeout_s`, or if the job's environment can't be built.
+    `trial_timeout_s`, if preparing a stream takes longer than that in all, or if the job's
+    environment can't be built.
 
     launcher: starts the child process. compares_checksums: read all existing files, and write
     damaged files again. most_s: seconds after which the preparation fails; None: no such limit.

@@ -1,6 +1,6 @@
 """Print the outcome of a sweep: the table of results, and the places of its files.
 
-If no job has run, the reason is printed in place of both.
+If all jobs lack trials for the same reason, the reason is printed in place of both.
 """
 
 from __future__ import annotations
@@ -114,7 +114,7 @@ def _write_report(results: Sequence[Result], request: JobRequest, tracking: Swee
     """Write the report, attach it to the tracker's runs, and return the path of its page."""
     baseline = request.sweep.baseline or ""
     names = {result.name: result.loader for result in results if result.status == "FINISHED"}
-    # If the baseline has failed, which its row says, ratios are to the first job instead.
+    # If the baseline has failed, which its row says, `summarize` chooses another one.
     if not find_baseline(names, baseline):
         baseline = ""
     timelines = load_timelines(request.sweep_folder)

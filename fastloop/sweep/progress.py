@@ -28,7 +28,8 @@ BAR_WIDTH = 48
 START_WIDTH = 14
 """Number of characters that are kept at the start of a cut name, as in `trial 12 of ra`."""
 LONG_S = 60.0
-"""A measurement that will take at least these seconds announces its time before the first round."""
+"""If the rounds of `bench` or `bench_all` will take at least these seconds, and there is no time
+limit, the time is announced before the first round."""
 LINE_INTERVAL_S = 10.0
 """Minimum seconds between two lines, except lines about rounds of a sweep."""
 TICK_S = 1.0
@@ -45,7 +46,7 @@ class Progress:
     begin_step: Callable[[str], None] = lambda _: None
     """Called with the name of each step as it begins."""
     end_round: Callable[[str], None] = lambda _: None
-    """Called at the end of each round, with a line about it."""
+    """Called with a line about each round, or about the explanation of a job, at its end."""
     expect_steps: Callable[[int], None] = lambda _: None
     """Called when there is a better estimate of the number of steps that are still to begin."""
     tell: Callable[[str], None] = lambda _: None
@@ -225,8 +226,8 @@ def share_reports(label: str, share: Callable[[], float]) -> Iterator[Callable[[
 class _Bar(tqdm):
     """A bar on a terminal that draws itself every TICK_S seconds until it is closed.
 
-    total: length of the bar. count: returns the position of the bar, and is called before each
-    drawing; None: the bar moves only by `update`. settings: further settings of tqdm.
+    total: length of the bar. count: returns the position of the bar, and is called before each of
+    these drawings; None: the bar moves only by `update`. settings: further settings of tqdm.
     """
 
     # With 0, tqdm does not start its monitor thread, which would never end.

@@ -46,6 +46,7 @@ class JobRequest:
     sweep_folder: Path
     """Folder of the files of the whole sweep."""
     name: str = ""
-    """The job's name; empty until job_names has made the names of all jobs of the sweep."""
+    """The job's name if one of Hydra's launchers distributes the jobs; else empty, and `job_names`
+    makes the name."""
     is_done: bool = False
-    """True if another process has measured the job already, as with Hydra's launchers."""
+    """True if one of Hydra's launchers has run the jobs already, in other processes."""

@@ -133,7 +133,7 @@ def _is_finished(state: JobState, settings: SweepSettings) -> bool:
 
 
 def _stays_failed(earlier: Result, now: Result, settings: SweepSettings) -> bool:
-    """True if the job has failed, and would fail again."""
+    """True if the job has failed, would fail again, and retry_failed=false."""
     if earlier.status != "FAILED" or settings.retry_failed:
         return False
     # A job that failed before its data was known has no key. Such a job runs again if anything but

@@ -117,7 +117,7 @@ def run_sweep(
 
 
 def _finish_jobs(states: Sequence[JobState]) -> None:
-    """Record the caveats of each job that has not failed, and end the job as FINISHED."""
+    """Record the caveats of each job that has begun and not failed, and end it as FINISHED."""
     # This comes after all passes, as some caveats depend on the results of other jobs.
     for state in states:
         if state.is_running and state.prepared is not None:
@@ -153,7 +153,7 @@ def _round_runner(
 
 
 def num_progress_steps(entries: Sequence[SweepJob], settings: SweepSettings) -> int:
-    """Number of times that run_sweep begins a step if nothing fails."""
+    """Approximate number of times that run_sweep begins a step if nothing fails."""
     earlier = [entry.earlier for entry in entries]
     return len(entries) + _num_steps_left(entries, earlier, settings)
 
@@ -161,7 +161,7 @@ def num_progress_steps(entries: Sequence[SweepJob], settings: SweepSettings) -> 
 def _num_steps_left(
     entries: Sequence[SweepJob], done: Sequence[Result | None], settings: SweepSettings
 ) -> int:
-    """Number of steps that are still to begin after the data is prepared.
+    """Approximate number of steps that are still to begin after the data is prepared.
 
     done: the result of each job so far; None: the job has no result yet.
     """
@@ -225,7 +225,8 @@ class _RoundPlan:
     limit_s: float | None
     """Seconds after which no round begins; None: there is no such limit."""
     fewest_rounds: int
-    """Number of rounds that begin even after `limit_s`."""
+    """Number of rounds that begin even after `limit_s`, but not after OVERTIME times that time,
+    see core/time_limits.py."""
 
     @property
     def most_rounds(self) -> int:
@@ -272,7 +273,7 @@ def rounds_cut(rounds_left: int, round_s: float, left_s: float) -> int:
 
 
 def _first_figures(result: Result) -> str:
-    """A line with the seconds of the latest trial of each benchmark."""
+    """A line with the time of each benchmark in the latest trial."""
     # The line is printed only for a sweep of one job, because its table comes after all trials.
     trial = result.trials[-1]
     figures = [f"{name} {show_time(each.seconds)}" for name, each in trial.benchmarks.items()]
@@ -357,7 +358,8 @@ def run_passes(
 
     A job of several ranks also gets the rates of one process, which show how it scales.
     """
-    # An earlier session has run the drawn trial, and was interrupted before its shadow.
+    # There is no shadow yet if an earlier session has run the drawn trial, because a resumed job
+    # keeps no shadow, or if no trial was drawn, as in tuning.
     if state.is_running and state.result.shadow is None:
         run_shadow(state, state.result.trials[-1], begin_step)
     if state.is_running and state.entry.launcher.world_size > 1:

@@ -26,7 +26,7 @@ class SweepJob:
     """A job of a sweep, the folder of its files, and its result before it runs."""
 
     index: int
-    """Position among the command's jobs, by which ranks on other nodes refer to the job."""
+    """Position among the command's jobs, by which the other ranks under torchrun find the job."""
     job: Job
     launcher: Launcher
     folder: Path

@@ -21,7 +21,7 @@ from fastloop.core.types import UsageError
 
 
 class SweepTracker:
-    """A sweep's tracker; after a failed call, all further calls do nothing.
+    """A sweep's tracker; after one of its calls has failed, the tracker is not called again.
 
     So the failure is reported once, and an unresponsive server delays a sweep only once.
 
@@ -62,7 +62,9 @@ class SweepTracker:
                 self.tracker.attach(result.run_id, paths)
 
     def where(self, sweep: str) -> str:
-        """A line with the place of the tracked sweep, or with the command that tracks it later.
+        """Lines with the place of the tracked sweep, or with the command that tracks it later.
+
+        Empty if results are not tracked.
 
         sweep: the value of the tag `sweep` of the sweep's results.
         """

@@ -49,7 +49,7 @@ class VersionSource:
     """The hash of the commit; empty for other kinds."""
     environment: Environment | None = None
     """The environment that the jobs require; None: this process can import all that the jobs
-    require."""
+    require, or this is a version of the user's own modules."""
 
     @property
     def label(self) -> str:

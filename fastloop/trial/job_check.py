@@ -1,4 +1,4 @@
-"""Check an epoch of a job: compare the dataset with the samples that the step would receive."""
+"""Check an epoch of a job: compare the dataset with the samples that the loader delivers."""
 
 from __future__ import annotations
 
@@ -24,9 +24,11 @@ def check_epoch(
     epoch: int,
     observe: Callable[[np.ndarray], object] | None = None,
 ) -> bool:
-    """Raise Invalid if the samples of an epoch, as the step receives them, are not the dataset's.
+    """Raise Invalid if the samples of an epoch, as they arrive on the device, are not the dataset's
+    or crops of its images.
 
-    Returns True if a batch may have bytes in a mapped file that nothing has read yet.
+    Apart from crops, the job's transform is left out. Returns True if a batch may have bytes in a
+    mapped file that nothing has read yet.
 
     epochs: the epochs of the timed loader. epoch: number of the epoch. observe: called with the
     (batch_size, 16) uint8 hashes of each batch.

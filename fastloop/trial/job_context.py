@@ -43,7 +43,7 @@ class JobContext:
     def with_probe(self, log: EventLog) -> JobContext:
         """A copy of this context with a probe that records the loader's work to the log.
 
-        Only a loader that is built on torch's DataLoader is recorded.
+        Only a loader that is built on torch's DataLoader or on FastLoader is recorded.
         """
         fetch = Part.DECODE if self.job.loader.store is None else Part.READ
         return replace(self, plan=replace(self.plan, probe=Probe(log, fetch)))

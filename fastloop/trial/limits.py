@@ -40,6 +40,7 @@ def loading_limit(context: JobContext, reads: bool, window_s: float) -> Limit | 
     the loader's kind of work.
 
     reads: True if bytes of a batch may be unread, and the step therefore reads all of them.
+    window_s: length of the window in seconds, which measuring takes too, within bounds.
     """
     job, prepared, batch_size = context.job, context.prepared, context.job.loading.batch_size
     if _decodes(job):
@@ -59,8 +60,8 @@ def loading_limit(context: JobContext, reads: bool, window_s: float) -> Limit | 
 def loading_limit_key(context: JobContext, reads: bool) -> str:
     """A key that is equal for jobs with the same work in `loading_limit`, which share its result.
 
-    Empty if no limit is measured for the job. Empty for several ranks, too, because they measure
-    their limits together in every trial.
+    Empty if no limit is measured for the job's kind of work. Empty for several ranks, too, because
+    they measure their limits together in every trial.
     """
     job, prepared = context.job, context.prepared
     if not _decodes(job) and not _gathers(job):

@@ -144,7 +144,7 @@ def _children_seconds() -> float:
 
 def _bytes_read() -> int:
     """Bytes that the other threads of this process, and its living descendants, have read so far by
-    system calls, from files or the page cache; 0 if the system does not count them.
+    system calls, from disk, the page cache or pipes; 0 if the system does not count them.
 
     Only the difference between two calls by the same thread is meaningful.
     """

@@ -47,7 +47,7 @@ class Profile:
     steps: int
     """Number of profiled steps."""
     seconds: float
-    """Time of all steps, including their waits."""
+    """Time of all steps, including their waits and the profiler's start and end."""
     cpu_s: float
     """User and system time of this process in seconds, including the profiler's."""
     workers_cpu_s: float

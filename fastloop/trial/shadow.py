@@ -1,4 +1,4 @@
-"""Run the shadow of a timed trial: the same calls in another process, with every epoch compared.
+"""Run the shadow of a timed trial: the same calls in another process, with the data compared.
 
 A timed window looks at no sample. Therefore one trial of each job, drawn at random, is run again in
 the same way, with a comparison with the dataset instead of the clock. A loader can't know whether
@@ -46,7 +46,8 @@ def run_shadow(job: Job, prepared: PreparedData, number: int, calls: Calls) -> S
     """Repeat a timed trial, and compare the epochs of its windows with the dataset.
 
     calls: the calls of the timed trial. Raises Invalid for samples that are not the dataset's, for
-    another order than the plan's, and for work outside the windows.
+    another order than the plan's, for work outside the windows, and for batches that may be unread
+    only in the windows.
     """
     context = without_randomness(start_job(job, prepared, number))
     observer = _Observer(context)
@@ -100,8 +101,8 @@ def _check_windows(
 def _epochs_to_compare(epochs: int, repeats: int) -> set[int]:
     """Numbers of the epochs of a window to compare.
 
-    They are all `epochs` epochs that the job asks for, and the same number of repeats, drawn at
-    random (fewer if there are fewer repeats).
+    They are all `epochs` epochs that the job asks for, and the same number of repeated epochs,
+    drawn at random (none if repeats is 1).
     """
     # Comparing all repeats would take many times as long. The system's source of randomness draws
     # some of them. A loader can't seed it, and so can't foresee which ones are drawn.
@@ -136,7 +137,10 @@ class _Observer:
         Raises Invalid for another order than the plan's, unless the data has its own order.
         """
         job, prepared, plan = self.context.job, self.context.prepared, self.context.plan
-        if any((places < 0).any() for places in self._places.values()):
+        # All ranks return here if one of them has unknown samples: the others would wait for that
+        # rank below.
+        has_unknown = any((places < 0).any() for places in self._places.values())
+        if any(all_gather(bool(has_unknown), bool)):
             return None
         # No order can be asked of a loader that brings its own data, nor of a stream.
         has_own_order = traits_of(LoaderTraits, job.loader).brings_data or isinstance(

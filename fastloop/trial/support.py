@@ -77,7 +77,7 @@ def check_support(job: Job, world_size: int = 1) -> torch.device:
 
 
 def check_job_libraries(job: Job) -> None:
-    """Raise Unsupported if a library of the job is missing.
+    """Raise Unsupported if a library of the job, or the environment that the job needs, is missing.
 
     A library that this process lacks may be in an environment of the job's own, which is built
     already, or is built later with build_environment=true.
@@ -209,8 +209,8 @@ def _check_samples(job: Job) -> None:
 
 
 def _check_crops(job: Job) -> None:
-    """Raise Unsupported for a transform that crops, unless there are image files and a loader that
-    draws new random crops in each epoch."""
+    """Raise Unsupported for a transform that crops if the dataset has no labelled image files or
+    resizes them or, for random crops, if the loader would not draw new ones in each epoch."""
     if not isinstance(job.transform, CropTransform):
         return
     name = f"transform={name_of(job.transform)}"

@@ -23,8 +23,8 @@ ALLOWED_BUDGETS = (
 ENDING_S = 2.0
 """Seconds reserved at the end for reporting the outcome, on a quiet machine."""
 MOST_ENDING_SHARE = 0.15
-"""Largest share of the budget that is reserved for reporting the outcome on a busy machine. Chosen
-by hand, so that most of a small budget is left for the race."""
+"""Largest share of the budget that is reserved for reporting the outcome on a busy machine, unless
+ENDING_S is more. Chosen by hand, so that most of a small budget is left for the race."""
 ENDING_OF_JOB_S = 0.1
 """Seconds reserved at the end for logging each job."""
 PASSES_AFTER_RACE = 2

@@ -64,13 +64,14 @@ def check_memory(pilot: Pilot, limit_mib: float | None) -> None:
 
 
 def drop_slow_starts(candidates: Candidates) -> Candidates:
-    """Drop candidates with many workers (WORKERS_FOR_WAITING) and a changed start method."""
+    """Drop candidates with many workers (WORKERS_FOR_WAITING) that a change does not let fork."""
 
     def find_reason(job: Job, change: Change) -> str:
         workers = job.loading.num_workers
         context = as_override("multiprocessing_context", job.loading.multiprocessing_context)
         # Workers that are not forked import torch again, so the start of many takes minutes.
-        is_slow = workers in WORKERS_FOR_WAITING and context in change.overrides
+        is_changed = context in change.overrides and job.start_method() != "fork"
+        is_slow = workers in WORKERS_FOR_WAITING and is_changed
         return f"num_workers={workers} with {context}: slow to start" if is_slow else ""
 
     return candidates.drop(find_reason)

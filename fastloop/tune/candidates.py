@@ -80,7 +80,8 @@ def find_tune_candidates(
     """Find the jobs of all combinations of the space that can run here; count the others by reason.
 
     overrides: the overrides of the present job. space: name of a setting -> a text name=value for
-    each of its values. compose: makes a job of a list of overrides.
+    each of its values. compose: makes a job of a list of overrides. Raises UsageError for a value
+    that no job can have.
     """
 
     # There may be thousands of combinations, and Hydra, which composes jobs, is slow. So each

@@ -120,7 +120,7 @@ class JobTrials:
         self.spending.ending_s = self.ending_s + ENDING_OF_JOB_S * begun
 
     def _prepare_within(self, name: str, room: float) -> None:
-        """Prepare the configuration's data if this is its first trial, and set its time limits.
+        """Prepare the data before the configuration's first trial of a session, and limit times.
 
         If the budget is a time, the preparation and the trial together may take the share `room` of
         the budget. Each of the two may take SHORTEST_LIMIT_S even if that is more.
@@ -143,9 +143,10 @@ class JobTrials:
         return state.is_running and not has_run
 
     def _run_trial(self, name: str, number: int) -> float | None:
-        """Run a trial and, if the objective is the cost of a pass, a pass after it.
+        """Run a trial or, if the objective is the cost of a pass, a pass.
 
-        Returns the cost, or None if the configuration has failed. number: the number of the round.
+        Before the first pass of a configuration, a trial runs as well. Returns the cost, or None if
+        the configuration has failed. number: the number of the round.
         """
         state = self.states[name]
         has_pass = self.objective in PASS_COSTS

@@ -271,7 +271,8 @@ class LoopTrials:
         """Measure a configuration; returns the seconds of an epoch, or None if it can't be run.
 
         If the length of an epoch is not known, the seconds of a sample take their place. room: the
-        share of the budget after which the trial is stopped.
+        share of the budget after which reading a part of an epoch is stopped; other work of the
+        trial, such as comparing data, has no limit.
         """
         # A trial of the present settings has no limit: the others are compared with it.
         reader = self._reader(None if name == self.present else room * self.budget_s)

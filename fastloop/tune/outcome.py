@@ -31,7 +31,7 @@ MOST_REASONS = 8
 
 @dataclass(frozen=True, kw_only=True)
 class TuneOutcome:
-    """A finished race, the trials that find the fastest configuration, and the facts about it."""
+    """A finished race (the trials that find the fastest configuration), and facts about it."""
 
     race: RaceResult
     objective: str
@@ -98,8 +98,9 @@ def format_outcome(outcome: TuneOutcome) -> str:
     notes += [f"left out: {count:,} x {reason}" for reason, count in left_out[:MOST_REASONS]]
     if more := sum(count for _, count in left_out[MOST_REASONS:]):
         notes.append(f"left out: {more:,} more, see {TUNE_FILE}")
-    # The present configuration is not among the combinations, but among the results.
-    if rest := file.combinations + 1 - len(result.seconds) - len(outcome.reasons):
+    # The present configuration is not among the combinations, but among the results. If a
+    # configuration has failed in a later round, the results and the reasons have it.
+    if rest := file.combinations + 1 - len({*result.seconds, *outcome.reasons}):
         notes.append(f"not run: {rest:,} that promise less, or that the budget has no room for")
     return "\n".join([*lines, "", *wrap(notes)])
 

@@ -93,7 +93,8 @@ def observe_memory(
     return MemoryProfile(
         process_mib=process_mib,
         added_mib={job.start_method(): added_mib} if added_mib else {},
-        prefetch_factor=job.loading.batches_ahead,
+        # The passes with workers have begun from these settings, too.
+        prefetch_factor=without_workers.job.loading.batches_ahead,
         batch_mib=prepared.sample_nbytes * job.loading.batch_size / MIB,
         batches=job.batches or whole_batches,
         rows_mib=rows_mib,

@@ -112,7 +112,8 @@ def plan_tuning(
     """Plan the race: the jobs that take part, the present one first, with forecasts of each.
 
     command: the fingerprint of the command. Raises JobFailed if the present job can't be run, and
-    UsageError if the budget is too small.
+    UsageError if the budget is too small, if the user's limit of memory can't be kept, or for a
+    value that no job can have.
     """
     check_least_time(spending)
     overrides = override_for_race(request)

@@ -40,7 +40,8 @@ YOURS = "yours"
 FEWEST_CONFIRMING = 3
 """Minimum number of rounds that confirm a gain: fewer give no confidence interval."""
 SMALLEST_ROUND, LARGEST_ROUND = 3, 8
-"""Minimum and maximum number of configurations in a round, besides the present one."""
+"""Minimum and maximum number of configurations in a round, besides the present one. A round has
+fewer if there is no room for the minimum."""
 USUAL_ROUNDS = 6
 """Approximate number of rounds into which the budget is divided."""
 PRICE_MARGIN = 1.2
@@ -84,7 +85,8 @@ class RaceResult:
     """Numbers of the rounds that confirm the gain."""
     gain: Ratio | None = None
     """Seconds of `present` relative to the winner's in the confirming rounds: 2 is twice as fast.
-    None if there was nothing to confirm."""
+    None if there was nothing to confirm, if the winner has failed in these rounds, or if there are
+    fewer than FEWEST_CONFIRMING of them."""
     not_run: tuple[str, ...] = ()
     """The configurations that did not run, for lack of room or because they promised too little."""
     ties: tuple[str, ...] = ()
@@ -207,8 +209,8 @@ class _Race:
     def run_round(self, names: Sequence[str], kept: float | None) -> list[str]:
         """Run a round of the present configuration and `names`, as far as there is room.
 
-        Returns the part of `names` that has run. kept: the share of the budget that must be left
-        after the round; None: earlier rounds have kept room for this one.
+        Returns those of `names` for which a cost was measured. kept: the share of the budget that
+        must be left after the round; None: earlier rounds have kept room for this one.
         """
         # The order is random, so that noise that drifts within a round favours nobody. The number
         # of the round is the seed, so that a resumed race repeats the order.
@@ -320,7 +322,8 @@ class _Race:
     def choose_round(self, posterior: Posterior, count: int) -> list[str]:
         """Choose at most `count` names for the next round, besides the present configuration.
 
-        The first is the leader. Then come names of `rules.first`, then the most promising ones.
+        The first is the leader, unless the present configuration leads. Then come names of
+        `rules.first`, then the most promising ones.
         """
         chances = self.find_chances(posterior)
         chosen = [*dict.fromkeys((self.present, self.find_leader(posterior)))]
@@ -379,7 +382,8 @@ def _search(run: _Race) -> None:
 def _try_one(run: _Race) -> None:
     """Run the most promising configuration once, if it may be faster and there is room for it.
 
-    Called after a race without room for any round of other configurations than the present one.
+    Called after a search in which only the present configuration has got a cost: there was no room
+    for others, all others that ran have failed, or none may be faster.
     """
     posterior = run.fit()
     run.is_cut = run.is_open(posterior)

@@ -4,9 +4,9 @@ A sweep is the set of jobs that one command measures together. Its schedule deci
 next. Here the schedule is the race (race.py), so each round of the race is a round of the sweep's
 trials (job_trials.py), and an interrupted race resumes as any sweep does.
 
-After the race, two jobs get passes, which are epochs outside of trials. If a faster configuration
-was found, its job comes first: one pass compares all of its data, and another one observes its
-memory. Then follows the present configuration, the user's own, if there is time.
+After the race, up to two jobs get passes, which are epochs outside of trials. If a faster
+configuration was found, its job comes first: one pass compares all of its data, and another one
+observes its memory. Then follows the present configuration, the user's own, if there is time.
 """
 
 from __future__ import annotations
@@ -138,9 +138,9 @@ class RaceSchedule:
 
         Raises UsageError if the present configuration can't be run.
         """
-        # A shadow repeats one trial of a job, to compare the data. This trial is drawn among all of
-        # the job's trials, and their number is not known here, so there are no shadows. Instead,
-        # the winner's data is compared in a pass after the race.
+        # A shadow repeats one trial of a job, to compare the data. This trial is usually drawn
+        # among all of the job's trials, but their number is not known here. So no shadow runs
+        # during the race. The passes after the race begin with a shadow of the job's last trial.
         for state in states:
             state.shadow_number = None
         # A round without a number only prepares the data. If the first trial had to prepare it, the

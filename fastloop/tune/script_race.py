@@ -118,12 +118,17 @@ def expect_costs(settings: Mapping[str, Mapping[str, Any]], pass_s: float) -> di
 
 
 def _has_tensors(loader: Iterable[Any]) -> bool:
-    """True if the first batch has tensors of one length, so that samples can be compared."""
+    """True if the first batch has tensors of one length, so that samples can be compared.
+
+    False if there is no batch.
+    """
     try:
-        leaves_of(next(iter(loader)))
+        for batch in loader:
+            leaves_of(batch)
+            return True
     except Invalid:
-        return False
-    return True
+        pass
+    return False
 
 
 def _loader_maker(

@@ -37,7 +37,7 @@ class TuneFile:
     changes: list[list[str]]
     """The overrides by which each job differs from the present configuration."""
     left_out: dict[str, int]
-    """The number of combinations that are not raced, by the reason."""
+    """The number of combinations that can't run here or were dropped, by the reason."""
     forecast_mib: list[float | None]
     """Forecast peak of memory of each job in MiB; None if memory could not be observed."""
     predicted: list[float]

@@ -336,6 +336,15 @@ def test_many_workers_are_not_tried_with_a_slow_start():
     assert kept.left_out == {"num_workers=32 with multiprocessing_context=spawn: slow to start": 1}
 
 
+def test_many_forked_workers_are_tried_in_place_of_spawned_ones():
+    space = "num_workers=2,32 multiprocessing_context=null,spawn"
+    present = ("num_workers=1", "multiprocessing_context=spawn")
+    found = candidates(space, "dataset=digits", "loader=raw", *present)
+    forked = "num_workers=32 multiprocessing_context=null"
+    assert forked in {each.name for each in found.found}
+    assert drop_slow_starts(found) == found
+
+
 def test_budgets_that_hold_no_race_name_the_least_one():
     least = r"^budget=26s is too short: .* takes at least 27 s; allowed: from 27s$"
     with pytest.raises(UsageError, match=least):

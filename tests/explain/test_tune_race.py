@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from itertools import product
 
 import numpy as np
@@ -355,6 +356,8 @@ def test_larger_budget_is_named_only_if_the_race_would_go_on(is_unfinished, ends
         larger_budget="budget=90s",
     )
     assert f"{ends} configuration" in " ".join(format_outcome(outcome).split())
+    failed = replace(outcome, reasons=dict.fromkeys(result.seconds, "failed in a later round"))
+    assert "not run" not in format_outcome(failed)
 
 
 def test_race_without_room_claims_nothing():

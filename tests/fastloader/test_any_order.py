@@ -71,6 +71,7 @@ def test_batch_that_is_late_holds_up_no_other(way):
     assert sorted(delivered) == [[*range(first, first + 3)] for first in range(0, 24, 3)]
 
 
+@pytest.mark.heavy
 @WAYS
 @pytest.mark.parametrize("transform", [None, scale, v2.RandomHorizontalFlip()])
 @pytest.mark.parametrize("size", [1, 7])

@@ -249,6 +249,7 @@ def test_short_first_block_keeps_direct_reads(tmp_path, monkeypatch):
     assert sorted(torch.cat([batch[:, 5] for batch in loader]).tolist()) == list(range(count))
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("channels_last", [False, True])
 def test_converted_column_of_a_large_file_uses_direct_reads(tmp_path, monkeypatch, channels_last):
     monkeypatch.setattr("fastloop.fastloader.large_files.usable_memory_bytes", lambda: 40 << 20)

@@ -123,6 +123,7 @@ def has_names(tree: Any) -> bool:
     return isinstance(tree, dict | tuple | list) and any(map(has_names, values))
 
 
+@pytest.mark.heavy
 @given(tree=TREES.filter(lambda tree: count_leaves(tree) > 0 and not has_names(tree)))
 def test_store_of_samples_keeps_their_structure(tmp_path_factory, tree):
     root = tmp_path_factory.mktemp("trees") / "store"

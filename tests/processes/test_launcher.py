@@ -250,6 +250,7 @@ def test_worker_error_is_reported_by_its_last_line():
         FORKSERVER.call(read_one, BrokenDataset())
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("num_workers", [0, 1])
 @pytest.mark.parametrize("make", [torch.empty, np.empty], ids=["torch", "numpy"])
 def test_failed_allocation_is_reported_as_out_of_memory(make, num_workers):

@@ -40,6 +40,7 @@ from fastloop.sweep.caveats import find_caveats
 from fastloop.sweep.merge_ranks import merge_passes, merge_trials
 from fastloop.trial.job import Job
 from fastloop.trial.profiling import profile_paths
+from fastloop.trial.shadow import run_shadow
 from fastloop.trial.support import check_plan
 from fastloop.trial.timed_trial import run_trial
 
@@ -333,6 +334,15 @@ def test_trial_fails_unless_ranks_divide_the_samples(prepared_job, loader, reaso
     assert str(caught.value) == reason
 
 
+def test_random_samples_of_one_rank_end_the_comparison_on_all_ranks(prepared_job):
+    overrides = ("dataset._target_=my_code.HalfRandomSamples", "same_data=false", "loader=raw")
+    settings = ("order=sequential", "benchmark=traversal", "epochs=1", "batch_size=4")
+    job, prepared = prepared_job(*overrides, *settings)
+    trial = call_ranks(2, run_trial, job, prepared, 0, now_ns())[0]
+    shadows = call_ranks(2, run_shadow, job, prepared, 0, trial.calls)
+    assert [shadow.shuffling for shadow in shadows] == [None, None]
+
+
 @disk_only
 @pytest.mark.heavy
 def test_every_rank_starts_with_a_cold_cache(prepared_job):
@@ -350,6 +360,7 @@ def losses(trials: list[Trial]) -> list[float]:
     return [loss for trial in trials for loss in trial.benchmarks["training"].losses]
 
 
+@pytest.mark.heavy
 def test_two_ranks_train_like_one_process_with_double_batch_size(prepared_job):
     data = ("dataset=mydataset", "dataset.count=192", "dataset.shape=[5,3]", "batch_size=16")
     training = ("benchmark=training", "epochs=3", "learning_rate=0.5", "order=sequential")

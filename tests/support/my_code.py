@@ -145,6 +145,14 @@ class UnseededSamples(Squares):
         return torch.from_numpy(np.random.default_rng().random(3)), index % 4
 
 
+class HalfRandomSamples(Squares):
+    """Samples at odd indices come from a generator that no seed reaches."""
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
+        noise = np.random.default_rng().random(3) if index % 2 else np.ones(3)
+        return torch.from_numpy(index + noise), index % 4
+
+
 class FailingSamples(Squares):
     def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
         if index == 17:

@@ -36,6 +36,11 @@ def test_caveats_of_a_kind_share_a_line_with_the_details_of_each_job():
     ]
 
 
+def test_job_without_details_has_no_empty_brackets():
+    results = results_with(raw=["concurrent: other work"], preload=["concurrent"])
+    assert [each.text for each in group_caveats(results)] == ["raw (other work), preload"]
+
+
 def test_details_of_several_benchmarks_share_a_line():
     lines = ["traversal: unstable: std 11 %", "training: unstable: std 12 %"]
     (result,) = results_with(raw=lines)

@@ -223,6 +223,7 @@ def test_required_argument_of_a_model_is_asked_for():
     assert compose_job(own, "model.hidden=4").model.kwargs == {"hidden": 4}
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(
     ("text", "overrides", "placement"),
     [
@@ -242,6 +243,7 @@ def test_placement_that_an_experiment_chooses_stays(tmp_path, text, overrides, p
     assert job.placement == request.job.placement
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(
     ("words", "shown"),
     [
@@ -276,6 +278,7 @@ def test_info_shows_the_configuration_that_cfg_shows(tmp_path, info):
         assert f"\n{head}\n****" in process.stdout
 
 
+@pytest.mark.heavy
 def test_shown_part_of_a_configuration_is_resolved(tmp_path):
     (tmp_path / "own.yaml").write_text("defaults: [config, _self_]\nepochs: ${batch_size}\n")
     line = ("-cd", str(tmp_path), "-cn", "own", "batch_size=7", "--cfg", "job")

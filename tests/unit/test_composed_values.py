@@ -25,6 +25,7 @@ def compose_by_hydra(overrides):
     return OmegaConf.to_container(own, resolve=True)
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(
     "overrides",
     [

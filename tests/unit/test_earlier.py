@@ -65,6 +65,7 @@ def test_limit_of_the_round_is_used_and_no_batch_replayed(prepared_job):
     assert third.calls.replays == ["training"]
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("changed", ["batch_size=8", "model.hidden=8", "dataset.count=80"])
 def test_limits_of_other_work_have_other_keys(prepared_job, changed):
     keys = []

@@ -94,6 +94,7 @@ NEEDS = r"^benchmark=training needs \(input, target\), got "
 EITHER = rf"either of which may be the input; in a tuple it is the first{ANY}"
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(
     ("name", "model", "message"),
     [

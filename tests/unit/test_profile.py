@@ -70,7 +70,8 @@ def test_profile_trace_names_waits_places_steps_and_operations(
     assert all(span in text for span in wanted - {"aten::addmm"})
 
 
-@pytest.mark.parametrize("num_workers", [0, pytest.param(2, marks=pytest.mark.heavy)])
+@pytest.mark.heavy
+@pytest.mark.parametrize("num_workers", [0, 2])
 def test_profile_table_reports_cpu_time_of_the_decoding_process(outputs, tmp_path, num_workers):
     overrides = (
         "dataset._target_=my_code.BusySamples",

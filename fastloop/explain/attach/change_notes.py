@@ -35,8 +35,9 @@ DRAWING_SAMPLERS = ("RandomSampler", "WeightedRandomSampler", "SubsetRandomSampl
 def list_effects(facts: Mapping[str, Any], change: Change) -> tuple[str, ...]:
     """The notes on effects of the change other than speed.
 
-    The samples of the first pass over the DataLoader stay the same. Later passes or the results of
-    the script may differ, and workers may fail in other ways. facts: those about the DataLoader.
+    None of these effects changes the samples of the first pass over the DataLoader. They may change
+    later passes or the results of the script, or let workers fail in other ways. facts: those about
+    the DataLoader.
     """
     has_kept = bool(facts.get("persistent_workers"))
     keeps = bool(change.settings.get("persistent_workers")) and not has_kept

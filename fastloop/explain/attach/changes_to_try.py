@@ -158,8 +158,8 @@ def _place_by_gain(found: LoopFindings, change: Change, others: Sequence[Change]
     """The place of a change among the others, from its predicted gain.
 
     The place is behind the last change with an equal or greater gain, or first if there is no such
-    change. If samples wait, the place is third, behind the numbers of MANY_WORKERS, or first if the
-    gain is LARGE_GAIN or more.
+    change. If samples wait, the place is third, so that large numbers of workers are tried before
+    the change, or first if the gain is LARGE_GAIN or more.
     """
     # The gain of FastLoader over a Dataset in Python may not be predicted.
     predicted = find_prediction(found, change) or 0.0

@@ -53,8 +53,8 @@ class CutResult:
     batches: int = 0
     """Number of batches that the loop has received."""
     digests: list[int] = field(default_factory=list)
-    """A hash for each batch, which does not depend on the order of its samples; empty if samples
-    are not hashed, or can't be hashed."""
+    """A hash for each of the first batches, as many as the plan says, which does not depend on the
+    order of the batch's samples; empty if samples are not hashed, or can't be hashed."""
     losses: list[Loss] = field(default_factory=list)
     """The losses of the steps on the hashed batches."""
     notes: list[str] = field(default_factory=list)

@@ -1,4 +1,4 @@
-"""End an observed script before its own end, when its main loop has had enough batches."""
+"""End an observed script before its own end, after enough batches of its main loop or a time."""
 
 from __future__ import annotations
 

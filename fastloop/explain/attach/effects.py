@@ -29,6 +29,8 @@ LEFT_OUT = (".git", ".venv", "venv", "outputs", "__pycache__")
 these folders."""
 MOST_LINES = 5
 """If a script changes more files of one folder than this, only the number of the files is shown."""
+OF_FILES = ("writes", "removes")
+"""First words of the lines that name a file."""
 WRITE_FLAGS = os.O_WRONLY | os.O_RDWR
 """Flags with which a file is opened for writing."""
 SYSTEM_FOLDERS = ("/dev/", "/proc/", "/sys/")
@@ -207,11 +209,12 @@ def _find_redirections() -> set[tuple[int, int]]:
 def read_effects(
     records: Path, before: Mapping[str, tuple[int, int]], after: Mapping[str, tuple[int, int]]
 ) -> list[str]:
-    """A line for each effect of all processes, in alphabetical order.
+    """The lines on the effects of all processes; lines on files of one folder are adjacent.
 
-    records: the folder of the records. before, after: the files of the working folder before and
-    after the run, as from `read_files`. They also show files that libraries in other languages
-    open, because such libraries raise no event.
+    A line has one effect, or the number of files of a folder, see MOST_LINES. records: the folder
+    of the records. before, after: the files of the working folder before and after the run, as from
+    `read_files`. They also show files that libraries in other languages open, because such
+    libraries raise no event.
     """
     lines = {f"writes {path}" for path in after if after[path] != before.get(path)}
     lines |= {f"removes {path}" for path in before if path not in after}
@@ -229,5 +232,5 @@ def _count_files(lines: Sequence[str]) -> list[str]:
     shown = []
     for (verb, folder), group in groups.items():
         count = f"{verb} {len(group)} files or more in {folder or 'its working folder'}"
-        shown += group if len(group) <= MOST_LINES else [count]
+        shown += [count] if verb in OF_FILES and len(group) > MOST_LINES else group
     return shown

@@ -41,10 +41,11 @@ class FastLoaderGain:
 
 def find_fastloader_gain(model: LoopModel) -> FastLoaderGain | None:
     """The gain of FastLoader with the arguments of the DataLoader; None if FastLoader can't take
-    its place, or surely saves less than LEAST_GAIN.
+    its place.
 
-    The gain of a thread that reads a Dataset of Python is a lower bound: it counts the waits of
-    samples alone, as if all other reading held the interpreter's lock.
+    None also for a Dataset of Python if FastLoader surely saves less than LEAST_GAIN. A native gain
+    may be smaller than that. The gain of a thread that reads a Dataset of Python is a lower bound:
+    it counts the waits of samples alone, as if all other reading held the interpreter's lock.
     """
     loop = model.loop
     if loop.facts.get("is_in_memory") or loop.facts.get("is_resized"):

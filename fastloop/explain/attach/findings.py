@@ -54,10 +54,11 @@ class LoopFindings:
     shares: dict[Part, Estimate]
     """Each part's share of the loop's time."""
     model_ratio: float | None
-    """The model's time of the loop as it is, without starts, divided by the measured time; None: no
-    batch was recorded as it was made."""
+    """The model's time of the loop as it is, without starts, divided by the measured time; None:
+    there is no model, because no batch was recorded as it was made, or because the loop is over
+    another iterable than a DataLoader."""
     what_ifs: tuple[LoopWhatIf, ...]
-    """The changes, sorted by predicted gain; none if the model misses the loop."""
+    """The changes, in the order of LoopPredictions."""
     causes: tuple[Cause, ...]
     """The causes that were found, each with its measure and its advice."""
     step_lines: StepLines
@@ -89,7 +90,7 @@ class ScriptFindings:
 
 @dataclass(frozen=True, kw_only=True)
 class Saving:
-    """The time of the script that the best change of a loop is predicted to save."""
+    """The time of the script that the first change of a loop with a gain is predicted to save."""
 
     loop: LoopFindings
     what_if: LoopWhatIf
@@ -168,7 +169,7 @@ def find_savings(findings: ScriptFindings) -> list[Saving]:
     """The time that can be saved in each loop; loops without a prediction are left out."""
     savings = []
     for loop in findings.loops:
-        # The changes are sorted by their gain.
+        # The changes are sorted by their gain, but a FastLoader that reads natively is the first.
         best = next((each for each in loop.what_ifs if each.gain is not None), None)
         if best and best.gain is not None:
             saved_s = best.gain * loop.seconds / num_ranks(loop)

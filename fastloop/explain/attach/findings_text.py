@@ -80,7 +80,8 @@ def describe_causes(causes: Sequence[Cause]) -> list[str]:
 
 def _describe_savings(findings: ScriptFindings) -> list[str]:
     """A list with the sentence on the whole script: the predicted savings, and the time outside of
-    loops. Of each loop the best predicted change counts. Empty if the script's time is not known.
+    loops. Of each loop the first change with a gain counts, see `find_savings`. Empty if the
+    script's time is not known.
     """
     if findings.seconds is None:
         return []

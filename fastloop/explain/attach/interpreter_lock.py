@@ -20,7 +20,7 @@ SHORTEST_NS, LONGEST_NS = 5e5, 2e7
 two switches. Python makes a thread give up the lock after 5 ms (sys.getswitchinterval). A thread
 that waits for messages switches far more often."""
 MOST_STARVED_SHARE, LEAST_STARVING_SHARE = 0.5, 0.5
-"""A thread is starved of the lock if it runs for at most MOST_STARVED_SHARE of the time, while
+"""A thread is starved of the lock if it could run for at most MOST_STARVED_SHARE of the time, while
 another thread could run for at least LEAST_STARVING_SHARE of the time."""
 LEAST_TIMED_NS = 5e7
 """Least time of making batches, in nanoseconds, from which a thread may count as starved. It is ten

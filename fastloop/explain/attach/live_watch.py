@@ -150,8 +150,7 @@ class LiveWatch:
         still.still_s += self.period_s
         if still.is_told or still.still_s < self.hang_s / 2:
             return
-        # hangs.py shares code with trials, and so imports torch. The import is therefore left to a
-        # loop that may hang.
+        # The import is left to a loop that may hang: other scripts are spared it.
         from fastloop.explain.attach.hangs import read_cpu_s
 
         # Processes that can't be read have ended, as those of a script's child that has left its

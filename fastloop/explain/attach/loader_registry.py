@@ -83,7 +83,10 @@ class LoaderRegistry:
         return not all(each.is_described or each.is_replaced for each in self._states.values())
 
     def number_dataset(self, dataset: Any) -> int:
-        """A number that no other dataset has, not even a later one at the same place in memory."""
+        """A number that no other dataset has, not even a later one at the same place in memory.
+
+        As an exception, a list and a later list may have the same number.
+        """
         number = self._datasets.get(dataset)
         if number is None:
             number = next(DATASET_NUMBERS)

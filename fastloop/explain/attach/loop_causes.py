@@ -1,7 +1,7 @@
 """Find the causes of a script's slow loop, and for each the change that removes it.
 
-Each cause has a measure of its own. A cause is reported if it costs at least LEAST_COST_SHARE of
-the loop's time, or if the loop reaches a limit, such as that of cores.
+Each cause has a measure of its own. Most causes are reported if they cost at least LEAST_COST_SHARE
+of the loop's time, or if the loop reaches a limit, such as that of cores.
 
 Constants that name no other source were chosen by hand. With them the cause of every script of
 tests/support/scripts/seeded_causes.py is found, and none in healthy_loops.py.
@@ -28,8 +28,9 @@ from fastloop.explain.cause_names import CauseName
 from fastloop.explain.core_limits_text import describe_cores, describe_quota
 
 LEAST_COST_SHARE = 0.02
-"""Least share of the loop's time that a reported cause costs. A smaller cost is within the noise of
-most loops, and not worth a change."""
+"""Least cost of a reported cause, as a share of the loop's time. Stalled steps, and causes that are
+measured in another way, such as by a limit, have other bounds. A smaller cost is within the noise
+of most loops, and not worth a change."""
 REACHED_SHARE = 0.9
 """Share of a limit from which on the limit counts as reached: busy threads rarely fill all cores
 all the time, and a reading of /dev/shm may miss the moment in which it is full."""
@@ -229,7 +230,11 @@ def _find_waits(evidence: LoopEvidence) -> Cause | None:
 
 
 def _count_workers_for_waits(loop: Loop) -> int:
-    """Number of workers that make batches as fast as the loop steps, if their waits overlap."""
+    """Number of workers that make batches as fast as the loop steps, if their waits overlap.
+
+    At least 2, and at least twice the present number, but at most MOST_WORKERS. The number is
+    computed as if all workers shared one core for their work, and only the waits overlapped.
+    """
     load_s = float(np.mean([each.stop_ns - each.start_ns for each in loop.made])) / 1e9
     step_s = float(np.median(loop.steps_ns)) / 1e9
     busy_s = load_s * (1 - loop.usage.idle_share)

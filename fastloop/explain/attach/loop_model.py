@@ -207,8 +207,8 @@ def _find_first_batches(loop: Loop) -> list[int]:
 def _spread(places: np.ndarray) -> np.ndarray:
     """The indices of the batches to simulate, at most MOST_OF_LOOP.
 
-    places: indices of all batches, ascending. From more than MOST_OF_LOOP batches, BLOCKS evenly
-    spaced pieces are taken, from the first batch to the last.
+    places: indices of the batches to choose from, ascending. From more than MOST_OF_LOOP batches,
+    BLOCKS evenly spaced pieces are taken, from the first batch to the last.
     """
     if len(places) <= MOST_OF_LOOP:
         return places

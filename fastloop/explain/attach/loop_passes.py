@@ -21,7 +21,7 @@ from fastloop.observe.lane_key import LaneKey
 from fastloop.observe.lanes import flatten
 
 OF_LOOPS = (Part.START, Part.WAIT, Part.STEP, Part.END)
-"""The loop's own events; all other events are those of making batches."""
+"""The parts of the loop's own events; all other events are those of making or pinning batches."""
 
 
 @dataclass(kw_only=True)
@@ -46,8 +46,8 @@ class LoaderPass:
     place: str
     """File and line of the script that asks for the batches."""
     iterator_made_ns: int
-    """Earliest time at which a batch of this pass may have been made. The DataLoader may keep an
-    iterator for several passes: then this is the start of the first of these passes."""
+    """Earliest time at which a batch of this pass may have been made. Several passes may go on with
+    an iterator that is not reset: then this is the start of the first of these passes."""
     earlier_passes: int
     """Number of times that the DataLoader has reset its iterator for a new pass, up to this pass.
     It does so if its workers are persistent."""
@@ -63,7 +63,8 @@ class LoaderPass:
     """Time from the arrival of the batch until the loop asks for the next one. The time of inner
     loops is left out."""
     step_cpu_ns: list[int] = field(default_factory=list)
-    """CPU time of the process in the step; UNKNOWN if the step contains an inner loop."""
+    """CPU time of the process in the step; UNKNOWN if it was not read, or if the step contains an
+    inner loop."""
     end_ns: int = 0
     """Duration of the call of next() that found no more batches."""
     stop_ns: int = 0
@@ -150,7 +151,8 @@ def describe_passes(process: ProcessRecords) -> dict[int, dict[str, Any]]:
 def _begin(start: Event, fact: dict[str, Any], earlier: LoaderPass | None) -> LoaderPass:
     """The pass that begins with the event `start`, still without batches.
 
-    earlier: the first pass for which the DataLoader has kept this iterator; None: this pass.
+    earlier: the first of the passes that go on with this iterator without a reset; None: this pass
+    is the first.
     """
     return LoaderPass(
         number=start.pass_number,

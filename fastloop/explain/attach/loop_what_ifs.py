@@ -26,9 +26,10 @@ STORE = "samples from a store (fastloop.write_store)"
 FAST_STORE = "fastloop.FastLoader on a store"
 """Names of the changes to a store, a copy of the samples that has to be written first."""
 STARTS_UNSURE = 2
-"""Factor by which workers may take longer to start than in the tries of worker_starts.py. A number
-of workers is listed only if it saves time even with such starts, and even if the workers slow down
-a step in several threads as much as WORST_CROWDED_POWER says."""
+"""Factor by which workers may take longer to start than in the tries of worker_starts.py. For a
+loop without workers, a number of workers is listed only if it saves time even with such starts. For
+any loop, it is listed only if it saves time even if the workers slow down a step in several threads
+as much as WORST_CROWDED_POWER says."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,11 +53,12 @@ class LoopWhatIf:
 
 @dataclass(frozen=True, kw_only=True)
 class LoopPredictions:
-    """The changes of a loop's DataLoader that are predicted to save time."""
+    """The changes of a loop's DataLoader that are predicted to save time, or may do so."""
 
     model_ratio: float | None = None
-    """The model's time of the loop as it is, without starts, divided by the measured time; None: no
-    batch was recorded as it was made."""
+    """The model's time of the loop as it is, without starts, divided by the measured time; None:
+    there is no model, because no batch was recorded as it was made, or because the loop is over
+    another iterable than a DataLoader."""
     what_ifs: tuple[LoopWhatIf, ...] = ()
     """FastLoader comes first if it reads the dataset natively, without calls of Python. The other
     changes follow, the greatest gain first. If the model misses the measured time by too much, no
@@ -76,7 +78,7 @@ class LoopPredictions:
 
 
 def predict_changes(loop: Loop, shares: dict[Part, Estimate]) -> LoopPredictions:
-    """The changes that are predicted to save at least LEAST_GAIN.
+    """The changes that are predicted to save at least LEAST_GAIN, and those without a prediction.
 
     shares: each part's share of the loop's time.
     """
@@ -155,9 +157,11 @@ def _predict_prefetch(model: LoopModel) -> list[LoopWhatIf]:
 
 
 def _predict_forks(model: LoopModel) -> list[LoopWhatIf]:
-    """The change to forked workers; empty if workers are not spawned, or if forks are not safe.
+    """The change to forked workers; empty if no workers are spawned, or if forks are not safe.
 
-    A spawned worker is a new interpreter, which imports the script and its libraries.
+    Empty also if the change would save less than LEAST_GAIN with starts that take STARTS_UNSURE
+    times as long. A spawned worker is a new interpreter, which imports the script and its
+    libraries.
     """
     facts = model.loop.facts
     # A fork can't use CUDA if the script does, and on macOS the system's libraries may break in a
@@ -230,8 +234,8 @@ def _remaining_share(loop: Loop) -> float:
 
 
 def _predict_kept_workers(loop: Loop, shares: dict[Part, Estimate]) -> list[LoopWhatIf]:
-    """The change to persistent_workers=True for the present workers; empty without several passes
-    over a DataLoader."""
+    """The change to persistent_workers=True for the present workers; empty without workers, if they
+    stay already, or without several passes over a DataLoader."""
     facts = loop.facts
     passes = len(loop.passes)
     # If each pass has a DataLoader of its own, the workers end with that DataLoader.

@@ -67,7 +67,7 @@ class FoundPass(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Loop:
-    """All passes over the DataLoaders that are iterated over at one place, in all processes."""
+    """All passes, in all processes, at one place over DataLoaders that have equal LOOP_FACTS."""
 
     facts: dict[str, Any]
     """The recorded facts about the DataLoader."""
@@ -125,7 +125,7 @@ class Loop:
             samples = self.facts.get("num_samples")
             of_line = f"of line {made_at.rpartition(':')[2]}" if made_at else ""
             count = "" if samples is None else f"{samples:,} samples"
-            # Neither is known of a loader that was made before the probe began.
+            # Neither is known of an iterable that is not a DataLoader.
             told = ", ".join(filter(None, (of_line, count)))
             where += f" ({told})" if told else ""
         whose = f" in {len(self.ranks)} ranks" if self.ranks else ""
@@ -164,8 +164,8 @@ def find_loops(records: Sequence[ProcessRecords], other_cores: float) -> list[Lo
 
 
 def _drop_glances(groups: dict[tuple[Any, ...], list[FoundPass]]) -> None:
-    """Remove passes of a single batch, such as next(iter(loader)), if their DataLoader has a loop
-    at another place."""
+    """Remove loops of one pass with a single batch, such as next(iter(loader)), if their DataLoader
+    has another loop."""
     owners = {
         key: {(found.loader_pass.process_id, found.loader_pass.loader) for found in group}
         for key, group in groups.items()
@@ -231,7 +231,8 @@ def _add_place(kind: str, place: str) -> str:
 
 
 def share_of_parts(loop: Loop) -> dict[Part, Estimate]:
-    """The share of each part in a loop's time, with its 95 % interval by a bootstrap."""
+    """The share of each part in a loop's time, with its 95 % interval by a bootstrap, or with the
+    range over the blocks if there are too few."""
     blocks, fixed = _blocks(loop)
     totals = blocks.sum(0) + fixed
     picks = np.random.default_rng(0).integers(len(blocks), size=(RESAMPLES, len(blocks)))

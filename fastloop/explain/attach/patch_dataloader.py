@@ -158,7 +158,8 @@ class LoopProbe:
         return __init__
 
     def wrap_iter(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        """An __iter__ that begins a pass, unless a function that it calls has begun it."""
+        """An __iter__ that begins a pass, unless it is a generator, or a function that it calls has
+        begun the pass."""
 
         @functools.wraps(original)
         @skip_in_warnings
@@ -241,7 +242,7 @@ class LoopProbe:
         return state
 
     def _correct_place(self, state: PassState) -> None:
-        """Set the place of a pass to the line that asks for its second batch.
+        """Record that the place of a pass is the line that asks for its second batch.
 
         This line is in the loop, while iter() may have been called elsewhere.
         """

@@ -54,7 +54,7 @@ def _rows(tried: TriedLoop) -> list[tuple[str, ...]]:
     rows = [("tried", "the loop's time", "predicted to save")]
     for each in tried.changes:
         saved = _show_gain(each)
-        # A change that loses much is not run again.
+        # A change that loses much, for example, is not run again.
         if each.gain and each.rounds == 1:
             saved += " in 1 round"
         bound = "at least " if each.is_least else ""
@@ -173,8 +173,7 @@ def _tell_unsure(tried: TriedLoop, known: Sequence[TriedChange]) -> str:
 def _show_minutes(tried: TriedLoop, enough: float) -> str:
     """The `--minutes=` to advise.
 
-    enough: minutes that suffice, estimated from the longest run of the changes that would run
-    again.
+    enough: minutes that suffice, or may suffice, as for `minutes_to_ask_for`.
     """
     return f"--minutes={minutes_to_ask_for(tried.minutes, enough):.1f}"
 

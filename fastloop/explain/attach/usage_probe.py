@@ -192,7 +192,10 @@ class PassUsage:
     """Maximum number of file descriptors that were open at a reading."""
 
     def begin_part(self, *, is_first: bool = False) -> None:
-        """Begin a fetch or a step. is_first: True for the first one of the pass."""
+        """Begin a fetch or a step.
+
+        is_first: True if the process is to be read now, unless it was read earlier in the pass.
+        """
         if not HAS_COUNTERS:
             return
         # A reading from before an error would make this part too long.

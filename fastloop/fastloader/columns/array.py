@@ -27,7 +27,8 @@ class ArrayColumn:
     memory: torch.Tensor | None = None
     """The source itself if batches may be views of it, otherwise None; see `_viewable_memory`."""
     region: FileRegion | None = None
-    """The place of the rows in a mapped file; None for rows in memory and for writable maps."""
+    """The place of the rows in a mapped file; None if `region_of` finds none, and for writable
+    maps."""
     file: MappedFile | None = None
     """The file from which the rows are mapped, writable or not; None for rows in memory."""
 
@@ -118,8 +119,8 @@ def _viewable_memory(
 ) -> torch.Tensor | None:
     """The source as a plain tensor if batches may be views of it, otherwise None.
 
-    None for read-only arrays, because batches may be written to. None for mapped files, because a
-    view is read from disk only when the batch is used, and not ahead of that.
+    None for read-only arrays, because batches may be written to. None for a np.memmap, because a
+    view of a mapped file is read from disk only when the batch is used, and not ahead of that.
     """
     if isinstance(source, np.memmap):
         return None

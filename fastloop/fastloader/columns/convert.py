@@ -101,8 +101,9 @@ def converted(  # noqa: PLR0913 - the parameters have torch's and torchvision's 
 
     The values equal those of torchvision's to_dtype and normalize, except for rounding: scale, mean
     and std are merged into one multiplication and one addition, computed in at least float32.
-    Raises ValueError for an invalid dtype or layout, a std that is not positive, a mean or std of
-    another length than the number of channels, and a source that `FastLoader` would not accept.
+    Raises ValueError for an invalid dtype or layout, a std that is not positive, a mean or std with
+    neither one number nor one per channel, a complex source, and a source that `FastLoader` would
+    not accept. Raises TypeError for an array of a dtype that torch lacks.
 
     >>> images = converted(torch.zeros(10, 3, 8, 8, dtype=torch.uint8), mean=[0.5, 0.5, 0.5])
     >>> loader = FastLoader((images, torch.arange(10)), batch_size=5, shuffle=True)

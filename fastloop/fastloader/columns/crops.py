@@ -60,9 +60,10 @@ class Crop(Protocol):
 
     @property
     def native(self) -> tuple:
-        """The crop as arguments of the native decoder's functions.
+        """The first items of the tuple `crop` that the native decoder's functions take.
 
-        The next argument of these functions is the probability of a flip.
+        The next items are the probability of a flip and, if given, True if the EXIF orientation is
+        applied.
         """
         ...
 
@@ -107,7 +108,7 @@ class RandomResizedCrop:
 
     @property
     def native(self) -> tuple:
-        """The native decoder's arguments."""
+        """The first items of the native decoder's tuple `crop`."""
         return RANDOM_RESIZED_CROP, self.height_width, tuple(self.scale), tuple(self.ratio), 0
 
     def cut(self, key: int, height: int, width: int) -> Cut:
@@ -168,7 +169,7 @@ class CenterCrop:
 
     @property
     def native(self) -> tuple:
-        """The native decoder's arguments."""
+        """The first items of the native decoder's tuple `crop`."""
         return CENTER_CROP, self.height_width, (0.0, 0.0), (0.0, 0.0), self.resize
 
     def cut(self, key: int, height: int, width: int) -> Cut:  # noqa: ARG002

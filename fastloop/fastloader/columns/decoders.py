@@ -90,7 +90,11 @@ def decode_by_opencv(data: Encoded, encoding: Encoding) -> np.ndarray:
 
 
 def decode_by_torchvision(data: Encoded, encoding: Encoding) -> np.ndarray:
-    """Decode a JPEG, PNG or WebP file; the result is a view of a (3, height, width) tensor."""
+    """Decode a JPEG, PNG or WebP file with torchvision.
+
+    The result is a view of a (3, height, width) tensor, except for CMYK JPEGs and for files that
+    Pillow decodes, see `is_for_pillow`.
+    """
     if is_for_pillow(data):
         return decode_by_pillow(data, encoding)
     torchvision_io = load_torchvision_io()
@@ -194,7 +198,7 @@ def _load_simplejpeg() -> Any:
 
 
 def _broken(encoding: Encoding, reason: object = None) -> ValueError:
-    """The error for a broken file; None: the reason is not known."""
+    """The error for a broken file. reason: None: the reason is not known."""
     return ValueError(f"a broken {encoding}" + (f" ({reason})" if reason is not None else ""))
 
 

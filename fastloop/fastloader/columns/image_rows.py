@@ -209,8 +209,10 @@ class ImageLabels:
 
 
 def _is_same_memory(first: np.ndarray, second: np.ndarray) -> bool:
-    """True for two equal views of the same memory. The numbers are not compared, as there may be
-    many."""
+    """True for two equal views of the same memory.
+
+    The numbers are not compared, because there may be many.
+    """
     return first.__array_interface__ == second.__array_interface__
 
 

@@ -65,7 +65,8 @@ class MappedFile:
 def find_file(array: Any) -> MappedFile | None:
     """The file that a memory map of numpy, or a view of one, shows.
 
-    None for other memory, for an empty array, and if the path has no file of the map's size.
+    None for other memory, for an empty array, for a closed map, and if the path has no file of the
+    mapped file's size.
     """
     # `base` of a view is the array that the view was made of.
     whole: Any = array
@@ -76,8 +77,8 @@ def find_file(array: Any) -> MappedFile | None:
         return None
     try:
         status = os.stat(path)
-        # If the size differs from the map's, another file now has this path. A closed map has no
-        # size, and raises ValueError.
+        # size() is the present size of the mapped file. If the sizes differ, another file now has
+        # this path. A closed map raises ValueError.
         if status.st_size != whole._mmap.size():  # pyright: ignore[reportAttributeAccessIssue]
             return None
     except (OSError, ValueError):
@@ -122,7 +123,8 @@ class FileRegion:
     is_writable: bool
     """True if writing to the map writes to the file."""
     identity: FileIdentity
-    """The identity of the mapped file. Another file may have taken the path of the mapped one."""
+    """The identity of the file that had the path when `region_of` was called. Another file may have
+    taken the path since."""
 
     def open(self) -> np.memmap:
         """Map the region of the file that now has the path."""

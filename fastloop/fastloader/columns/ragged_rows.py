@@ -102,8 +102,8 @@ class RaggedTree(Dataset):
     def __getitem__(self, index: int | list[int]) -> Tree:
         """Return the sample at an index, or the batch of a list of indices.
 
-        In a batch, a ragged leaf is (padded, lengths) or a list of texts, see `RaggedRows.take`. A
-        single index of -1 is the last sample. Raises IndexError for an index out of bounds.
+        In a batch, a ragged leaf is (padded, lengths) or a list of texts, see `RaggedRows.take`.
+        Index -1 is the last sample, also in a list. Raises IndexError for an index out of bounds.
         """
         # A range refuses indices out of bounds, and counts negative ones from the end.
         places = range(len(self))

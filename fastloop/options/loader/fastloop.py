@@ -153,7 +153,7 @@ def _crops(dataset: CroppedDataset, plan: Plan) -> list[Any]:
 def _record_use(
     samples: Any, collate_fn: Callable | None, plan: Plan
 ) -> tuple[Any, Callable | None]:
-    """The samples and the collate_fn; in an instrumented pass, wrapped to record their use."""
+    """The samples and the collate_fn; in a pass with a probe, wrapped to record their use."""
     if plan.probe is None:
         return samples, collate_fn
     return plan.probe.wrap_dataset(samples), plan.probe.wrap_collate(collate_fn)

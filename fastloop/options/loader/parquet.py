@@ -25,7 +25,7 @@ from fastloop.data.rows_of_open_file import RowGroups, reader_epochs
 class ParquetLoader:
     """DataLoader over a Parquet file. pyarrow decodes the row groups that a batch needs.
 
-    The `groups_in_memory` row groups that were decoded last are kept. order=blocks with blocks of
+    The `groups_in_memory` row groups that were used last are kept. order=blocks with blocks of
     row_group_rows suits row groups: it shuffles the groups, and then the rows within each. Each
     worker then decodes each row group once an epoch.
     """
@@ -59,7 +59,7 @@ class ParquetLoader:
 
 
 class _GroupReader:
-    """An open Parquet file, and the row groups that were decoded last."""
+    """An open Parquet file, and the row groups that were used last, decoded."""
 
     def __init__(self, store: Store, folder: Path, groups_in_memory: int) -> None:
         self._rows: Any = store.open(folder)
