@@ -656,6 +656,7 @@ def test_diverging_loss_is_recorded(tmp_path):
     assert not result.trials[0].benchmarks["training"].losses[-1] < 1e9
 
 
+@pytest.mark.heavy
 def test_seconds_and_batches_bound_a_measurement(tmp_path):
     bounds = ("trials=20", "seconds=0.001", "batches=2", "epochs=1")
     process = run_fastloop(

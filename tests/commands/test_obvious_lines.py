@@ -285,6 +285,7 @@ def test_newest_good_sweeps_are_reported_and_compared(tmp_path):
     assert newest.stderr == named.stderr
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("arguments", [("--open",), ("open=true",)])
 def test_report_opens_in_the_browser_of_the_environment(tmp_path, arguments):
     assert run_fastloop(*QUICK, cwd=tmp_path).returncode == 0

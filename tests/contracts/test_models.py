@@ -189,6 +189,7 @@ def test_trial_on_tokens_runs_all_three_benchmarks(prepared_job):
     assert trial.benchmarks["inference"].losses == []
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(
     "overrides",
     [

@@ -199,6 +199,7 @@ def test_native_cuts_are_the_ones_of_python(way):
         assert native == (*numbers, cut.is_flipped)
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(
     ("size", "settings"),
     [((375, 500), {}), ((90, 400), {}), ((50, 60), {"scale": (0.6, 1.0), "ratio": (2.0, 3.0)})],

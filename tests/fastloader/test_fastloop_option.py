@@ -46,6 +46,7 @@ def batches(job, prepared) -> list:
         return [list(epochs(epoch)) for epoch in (0, 1)]
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("overrides", JOBS.values(), ids=JOBS.keys())
 def test_fastloop_loader_delivers_the_batches_of_raw(prepared_job, overrides):
     common = ("batch_size=7", "placement=recursive", "benchmark=traversal", *overrides)

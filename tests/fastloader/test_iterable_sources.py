@@ -120,6 +120,7 @@ def test_thread_that_is_asked_for_reads_ahead(num_threads):
     assert loader.engine == "python"
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("settings", [{}, {"drop_last": True}, {"batch_size": None}], ids=str)
 @pytest.mark.parametrize("source", [Stream(mapping, 11), SizedStream(pair, 11)])
 def test_processes_read_their_shares_as_dataloaders_workers_do(source, settings):

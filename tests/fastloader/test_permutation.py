@@ -67,6 +67,7 @@ def test_positions_and_steps_are_uniform(num_samples):
         ).sum() < 123  # chi-square with 63 degrees of freedom: p = 1e-5
 
 
+@pytest.mark.heavy
 def test_first_pairs_of_many_permutations_are_uniform():
     firsts = np.array(
         [seeded_permutation(100, seed).indices_at(np.arange(100))[:2] for seed in range(20_000)]

@@ -268,6 +268,7 @@ def test_calls_create_no_named_temporary_files():
     ] == []
 
 
+@pytest.mark.heavy
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux reports the PSS")
 def test_peak_memory_is_measured_by_the_parent():
     little, much = (

@@ -295,6 +295,7 @@ def test_ranks_finish_training_however_samples_are_divided(prepared_job, tmp_pat
     assert_finishes(job, prepared, tmp_path, batches, samples)
 
 
+@pytest.mark.heavy
 def test_ranks_finish_training_with_many_broken_files_on_one_rank(outputs, tmp_path):
     names = [f"{index // 12}/{index:02}.jpg" for index in range(24)]
     whole = {name: jpeg(crop(8, 8, place)) for place, name in enumerate(names)}
@@ -382,6 +383,7 @@ def test_two_ranks_train_like_one_process_with_double_batch_size(prepared_job):
     assert single[0] - single[2] > 1e-3  # the loss falls
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_torch_threads_of_a_rank_are_its_share_of_the_cores(prepared_job, ranks):
     job, prepared = prepared_job(*SMALL, "benchmark=training", "model.hidden=8")

@@ -60,6 +60,7 @@ def test_long_measurement_says_so_before_its_first_round(clock, capfd, seconds):
     assert found == ([] if seconds else ["bench: 3", "bench_all: 3"])
 
 
+@pytest.mark.heavy
 def test_bench_all_ranks_a_slower_loader_behind(clock):
     loaders = {"slow": clock.loader(3_000_000), "fast": clock.loader(1_000_000)}
     comparison = fastloop.bench_all(loaders, trials=10)
@@ -231,6 +232,7 @@ class Sizes(list):
         self.append(len(batch[0]))
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(
     "measure",
     [fastloop.bench, lambda a, step, trials: fastloop.bench_all({"a": a}, step, trials=trials)],

@@ -165,6 +165,7 @@ def test_plus_plus_adds_an_argument_to_own_code_that_a_file_names(tmp_path):
 CHOSEN = "defaults:\n  - override /model: toynet\n"
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(
     ("text", "overrides", "kwargs"),
     [

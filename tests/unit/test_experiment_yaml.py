@@ -23,6 +23,7 @@ DECODED = ["dataset=photos", "decoder=turbojpeg", "dataset.count=16"]
 """An option of a group of which jobs have no option by default."""
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("overrides", [OVERRIDES, DECODED])
 def test_file_makes_the_same_job(tmp_path, overrides):
     text = experiment_yaml(overrides, "Is it the same?")

@@ -93,6 +93,7 @@ def test_at_most_five_percent_of_sweeps_tell_equal_jobs_apart(noise, jobs):
     assert tie == 0
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("noise", ["lognormal", "one x5", "bursts"])
 def test_at_most_five_percent_of_sweeps_name_jobs_as_equal_that_differ_by_two_percent(noise):
     slowness = np.where(np.arange(5) == 0, 0, MARGIN)

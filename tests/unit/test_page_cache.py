@@ -215,6 +215,7 @@ NO_FILES = {"custom", "integers", "nested", "slow_reads", "synthetic"}
 """Datasets whose samples are generated, or read by user code."""
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("dataset", options("dataset"))
 def test_dataset_that_reads_files_lists_them(dataset, outputs, tmp_path, request):
     if dataset in NO_FILES:

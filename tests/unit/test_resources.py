@@ -70,6 +70,7 @@ def test_resources_include_unnamed_shared_memory():
     assert 60 < usage.peak_shm_mib < 200
 
 
+@pytest.mark.heavy
 @LINUX
 def test_resources_report_the_cores_that_a_process_used():
     cores, usage = call_observed(burn, 2.0)

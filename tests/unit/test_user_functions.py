@@ -90,6 +90,7 @@ def test_sample_that_the_users_collate_leaves_out_is_counted(outputs):
     assert set(labels_of(job, prepared)) == {0, 1, 3}
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("loader", ["raw", "np_memmap", "preload", "dataloader"])
 def test_collate_that_drops_samples_of_a_batch_is_invalid(outputs, loader):
     squares = (SQUARES, f"loader={loader}", "batch_size=8")
