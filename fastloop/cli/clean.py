@@ -138,8 +138,9 @@ def _remove(items: Sequence[Item]) -> None:
             # The item may be a report that was removed with its sweep. is_symlink() is needed
             # because exists() is False for a broken link.
             if item.path.exists() or item.path.is_symlink():
+                # A report of a listed sweep may be gone, which the sweep's size still includes.
+                removed_mib += describe_item(item.path, 0.0).mib
                 remove(item.path)
-                removed_mib += item.mib
         for folder in {item.path.parent for item in items} - {outputs_folder()}:
             if folder.is_dir() and not any(folder.iterdir()):
                 folder.rmdir()

@@ -64,7 +64,10 @@ def check_memory(pilot: Pilot, limit_mib: float | None) -> None:
 
 
 def drop_slow_starts(candidates: Candidates) -> Candidates:
-    """Drop candidates with many workers (WORKERS_FOR_WAITING) that a change does not let fork."""
+    """Drop candidates with a changed start method and many workers, unless workers are forked.
+
+    Many workers: a number in WORKERS_FOR_WAITING.
+    """
 
     def find_reason(job: Job, change: Change) -> str:
         workers = job.loading.num_workers

@@ -38,7 +38,8 @@ def test_peak_holds_the_rows_and_workers_that_live_for_a_moment(prepared_job):
 @pytest.mark.heavy
 @pytest.mark.skipif(sys.platform != "linux", reason="the PSS is Linux's")
 def test_no_more_workers_are_observed_if_the_fewest_fail(outputs):
-    job, prepared = prepare_user_job("dataset._target_=my_code.FailingInWorkers")
+    workers = ("num_workers=1", "prefetch_factor=8")
+    job, prepared = prepare_user_job("dataset._target_=my_code.FailingInWorkers", *workers)
     passes: list[str] = []
     explained = ExplainedJob(
         job=job,
@@ -51,4 +52,5 @@ def test_no_more_workers_are_observed_if_the_fewest_fail(outputs):
     profile = observe_memory(explained, 1, {1, 2, 16}, math.inf, timed)
     assert profile is not None
     assert profile.added_mib == {}
+    assert profile.prefetch_factor == 2  # that of the observed passes, not the job's
     assert len(passes) == 2  # without workers, and with one

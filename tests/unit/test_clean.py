@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import pytest
+
+from fastloop.cli import clean
 from fastloop.cli.clean import MIB, Item, describe_item
 
 
@@ -18,3 +21,15 @@ def test_a_folder_has_the_size_of_its_files_and_not_of_linked_ones(tmp_path):
     (folder / "link").symlink_to(other)
     assert 1 <= describe_item(folder, now_s=0.0).mib < 1.01
     assert describe_item(folder / "link", now_s=0.0).mib < 0.01
+
+
+@pytest.mark.parametrize("is_report_first", [True, False])
+def test_size_of_a_report_in_a_removed_sweep_is_told_once(outputs, capsys, is_report_first):
+    sweep = outputs / "sweep"
+    sweep.mkdir(parents=True)
+    (sweep / "report.html").write_bytes(bytes(3 * MIB))
+    (sweep / "other").write_bytes(bytes(2 * MIB))
+    items = [describe_item(path, 0.0) for path in (sweep / "report.html", sweep)]
+    clean._remove(items if is_report_first else items[::-1])
+    assert capsys.readouterr().out == "\nremoved: 5.0 MiB\n"
+    assert not sweep.exists()
