@@ -16,7 +16,7 @@ its negative."""
 
 @dataclass(frozen=True, kw_only=True)
 class LossComparison:
-    """How the losses of a script with a change differ from its losses without the change.
+    """The comparison of a script's losses with a change to its losses without the change.
 
     The losses are the values on which the script calls backward() in its first pass.
     """
