@@ -212,7 +212,8 @@ def describe_item(path: Path, now_s: float) -> Item:
     states = [state for each in (path, *files) if (state := _state_of(each))]
     sizes = [each.st_size for each in states if not stat.S_ISDIR(each.st_mode)]
     newest = max((each.st_mtime for each in states), default=now_s)
-    return Item(path=path, mib=sum(sizes) / MIB, age_s=now_s - newest)
+    # The clock may have been set back since the last change.
+    return Item(path=path, mib=sum(sizes) / MIB, age_s=max(0.0, now_s - newest))
 
 
 def _state_of(path: Path) -> os.stat_result | None:

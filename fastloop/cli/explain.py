@@ -16,11 +16,11 @@ time with one part more of its loading left out, in interleaved rounds, and prin
   try=3 best of them, torch_threads=1, and the changes of what_if=, such as
   "what_if=['batch_size=128']", are run beside the job as it is.
 
-trials= is the number of rounds. At least three run; after seconds=60 no further one
-begins. An epoch is then recorded batch by batch: timeline.svg is a picture of the work
-of the loop and its workers, and timeline.json opens in ui.perfetto.dev. They are in the
-folder that is printed last, as is explain.json with all findings. If a change saved
-time, experiment/best.yaml has its settings:
+trials= is the number of rounds. After seconds=60 no round begins beyond the third. An
+epoch is then recorded batch by batch: timeline.svg is a picture of the work of the loop
+and its workers, and timeline.json opens in ui.perfetto.dev. They are in the folder that
+is printed last, as is explain.json with all findings. If a change saved time,
+experiment/best.yaml has its settings:
 fastloop run -cd <that folder> experiment=best
 """
 

@@ -6,7 +6,6 @@ configuration as nested dicts, and a `node` is the part of it that describes one
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import fields, replace
@@ -15,22 +14,13 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from hydra.errors import InstantiationException
 from omegaconf import OmegaConf
 
-from fastloop.config.catalogue import (
-    REQUIREMENTS,
-    default_options,
-    option_values,
-    options_of,
-    without_requirements,
-)
+from fastloop.config.catalogue import default_options, option_values, options_of
 from fastloop.config.composed_job import Combination
-from fastloop.config.messages import (
-    ConfigError,
-    instantiation_message,
-    kind_message,
-    validation_message,
-)
+from fastloop.config.messages import ConfigError, instantiation_message
+from fastloop.config.requirements import split_requirements
 from fastloop.config.store_choice import choose_store
 from fastloop.config.user_options import BUILTIN_OPTIONS, user_targets, wrap_target
+from fastloop.config.value_messages import kind_message, validation_message
 from fastloop.core.user_code import LOADER_DATA, locate
 from fastloop.sweep.colours import loader_colour
 from fastloop.sweep.job_config import job_config
@@ -43,8 +33,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 TARGET = "_target_"
-WITH_REQUIREMENTS = ("loader", "store", "loader.store", "placement")
-"""Groups with options that may have `requirements`, which are arguments of pip install."""
 
 
 def build_request(combination: Combination) -> JobRequest:
@@ -63,7 +51,10 @@ def build_request(combination: Combination) -> JobRequest:
     if job.loader.store is None and values["loader"].get("store"):
         values["loader"] = values["loader"] | {"store": None}
     choices = {name.partition("@")[0]: choice for name, choice in combination.choices.items()}
-    choices |= user_targets(values, overrides) | _launcher_under_torchrun(values, overrides)
+    choices |= user_targets(values, overrides)
+    if _is_under_torchrun(overrides):
+        choices["launcher"] = "torchrun"
+        values["launcher"] = _torchrun_node(values["launcher"])
     if loader_brings_data(job, choices, overrides):
         job = use_loader_data(job)
         choices["dataset"] = "own_data"
@@ -149,7 +140,7 @@ def build_job(values: dict[str, Any], overrides: Sequence[str] = ()) -> Job:
 
     of_job = job_config(values)
     of_loader, of_placement = (
-        tuple(dict.fromkeys(_split_requirements(group, of_job[group])[1]))
+        tuple(dict.fromkeys(split_requirements(group, of_job[group])[1]))
         for group in ("loader", "placement")
     )
     nodes = {name: node for name, node in of_job.items() if _is_group(node)}
@@ -170,48 +161,11 @@ def build_job(values: dict[str, Any], overrides: Sequence[str] = ()) -> Job:
     return choose_store(job, overrides)
 
 
-def requirements_of(values: dict[str, Any]) -> tuple[str, ...]:
-    """The requirements of a job's loader, store and placement, each once.
-
-    Raises ConfigError unless they are lists of texts that pip's command line can contain.
-    """
-    found = [_split_requirements(group, values[group])[1] for group in ("loader", "placement")]
-    return (*dict.fromkeys(each for texts in found for each in texts),)
-
-
-def _split_requirements(group: str, node: Any) -> tuple[Any, list[str]]:
-    """Split an option's node into (the node without requirements, the requirements).
-
-    The requirements of a loader's store are removed from the node, and returned, as well.
-
-    Raises ConfigError unless the requirements are lists of texts, and for a text that is empty or
-    has an unmatched quotation mark.
-    """
-    if group not in WITH_REQUIREMENTS or not isinstance(node, dict):
-        return node, []
-    given = node.get(REQUIREMENTS) or []
-    hint = "allowed: a list of arguments of pip install, such as [webdataset==0.2.100]"
-    texts = isinstance(given, list) and all(isinstance(each, str) for each in given)
-    if not texts or not all(map(str.strip, given)):
-        raise ConfigError(f"{group}.requirements={given}: {hint}")
-    for each in given:
-        try:
-            shlex.split(each)
-        # The text has an unmatched quotation mark.
-        except ValueError as error:
-            raise ConfigError(f"{group}.requirements={given}: {error}; {hint}") from None
-    rest = without_requirements(node)
-    if group != "loader" or "store" not in node:
-        return rest, given
-    store, of_store = _split_requirements("loader.store", node["store"])
-    return rest | {"store": store}, [*given, *of_store]
-
-
 def build_option(group: str, node: Any) -> Any:
     """Build the object of a group's `_target_`, or a dict of such objects. Raises ConfigError."""
     from hydra.utils import instantiate
 
-    wrapped = wrap_target(group, _split_requirements(group, node)[0])
+    wrapped = wrap_target(group, split_requirements(group, node)[0])
     # Hydra takes 3 ms for each object, and `fastloop tune` may look at thousands of jobs. So Hydra
     # builds only objects of the user's classes, and objects with a wrong value, because its error
     # names the setting.
@@ -270,20 +224,20 @@ def _is_group(node: Any) -> bool:
     return isinstance(node, dict) and ("_target_" in node or any(map(_is_group, node.values())))
 
 
-def _launcher_under_torchrun(values: dict[str, Any], overrides: tuple[str, ...]) -> dict[str, str]:
-    """The choice {"launcher": "torchrun"} in a process that torchrun has started; {} elsewhere.
-
-    If the user chose `launcher=single`, the result is {}, too. If the result is not {}, the default
-    settings of the torchrun launcher replace those of another launcher in `values`, except for
-    `isolation`.
-    """
+def _is_under_torchrun(overrides: tuple[str, ...]) -> bool:
+    """True in a process that torchrun has started, unless the user chose `launcher=single`."""
     # torchrun runs this command in each of its processes. With the default launcher, each process
     # would measure by itself.
     from fastloop.processes.torchrun_env import torchrun_process
 
-    if torchrun_process() is None or "launcher=single" in overrides:
-        return {}
-    if "nproc_per_node" not in values["launcher"]:
-        isolation = {"isolation": values["launcher"]["isolation"]}
-        values["launcher"] = option_values("launcher", "torchrun") | isolation
-    return {"launcher": "torchrun"}
+    return torchrun_process() is not None and "launcher=single" not in overrides
+
+
+def _torchrun_node(node: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The node of a torchrun launcher: the given one, or the default settings in its place.
+
+    Of another launcher's node, only `isolation` is kept.
+    """
+    if "nproc_per_node" in node:
+        return node
+    return option_values("launcher", "torchrun") | {"isolation": node["isolation"]}

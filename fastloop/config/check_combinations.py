@@ -21,8 +21,9 @@ from fastloop.config.catalogue import (
 from fastloop.config.combinations import BASIC
 from fastloop.config.composed_job import Combination
 from fastloop.config.foreign_settings import describe_allowed_settings
-from fastloop.config.messages import ConfigError, format_value, unknown_setting
+from fastloop.config.messages import ConfigError, unknown_setting
 from fastloop.config.user_options import check_own_code
+from fastloop.config.value_messages import format_value
 from fastloop.core.types import BadData, Unsupported
 from fastloop.data.dataset_files import own_path
 

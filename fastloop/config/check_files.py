@@ -21,7 +21,7 @@ from omegaconf.resolvers import oc
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
-from fastloop.config.messages import validation_message
+from fastloop.config.value_messages import validation_message
 from fastloop.core.atomic_files import write_text
 from fastloop.core.outputs_folder import refuse_unwritable
 from fastloop.core.passwords import without_address_users

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from hydra.errors import HydraException
 from omegaconf.errors import OmegaConfBaseException
 
-from fastloop.config.build_jobs import build_job, build_request, requirements_of
+from fastloop.config.build_jobs import build_job, build_request
 from fastloop.config.check_combinations import check_combinations
 from fastloop.config.combinations import (
     BASIC,
@@ -33,6 +33,7 @@ from fastloop.config.composed_values import compose_values
 from fastloop.config.hydra_launcher import FULL_ERROR, MeasureHere, measure_by_launcher
 from fastloop.config.messages import ConfigError, usage_message
 from fastloop.config.print_information import print_information
+from fastloop.config.requirements import requirements_of
 from fastloop.config.store_choice import describe_missing_store
 from fastloop.core.types import UsageError
 from fastloop.sweep.colours import colour_jobs

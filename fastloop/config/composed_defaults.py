@@ -60,9 +60,11 @@ def _leave_out_defaults(cfg: DictConfig, name: str, overrides: Sequence[str], gr
     """Delete the settings of the group's option if another `_target_` has replaced the option's.
 
     Otherwise these settings would replace the defaults of the target's parameters of the same name.
-    If the option is the default, settings that an override or another file has set are kept. If an
-    override or a file has chosen the option, the kept settings are those that an override has set,
-    those with another value than the option's, and those for which the target has a parameter.
+    A setting is kept
+
+    - if an override has set it, or if its value is not the option's;
+    - if another yaml file has set it, and the option is the default, which nobody has chosen;
+    - if the target has a parameter of this name, and an override or a file has chosen the option.
     """
     node, choice = cfg.get(group), cfg.hydra.runtime.choices.get(group)
     option = choice if choice in options_of(group) else default_options()[group]
@@ -71,21 +73,21 @@ def _leave_out_defaults(cfg: DictConfig, name: str, overrides: Sequence[str], gr
         return
     own = [override for override in overrides if _group_in(override) == group]
     given = {override.lstrip("+").partition("=")[0] for override in own}
-    left = [
+    unchanged = [
         key
         for key, value in defaults.items()
         if key != "_target_" and f"{group}.{key}" not in given and values.get(key, ...) == value
     ]
-    if not left:
+    if not unchanged:
         return
     if _is_chosen(name, overrides, group):
-        stay = _names_to_keep(values.get("_target_"), left)
+        kept = _parameters_among(unchanged, values.get("_target_"))
     else:
         others = [override for override in overrides if override not in own]
-        stay = _names_in_files(name, others, group)
+        kept = _names_in_files(name, others, group)
     with open_dict(node):
-        for key in left:
-            if key not in stay:
+        for key in unchanged:
+            if key not in kept:
                 del node[key]
 
 
@@ -110,9 +112,11 @@ def _without_settings(overrides: Sequence[str]) -> list[str]:
     return [text for text in overrides if text.lstrip("+").partition("=")[0] not in names]
 
 
-def _names_to_keep(target: Any, names: Sequence[str]) -> Collection[str]:
-    """Names of the target's parameters. If the target accepts any argument, or its parameters are
-    not known, all of the given names."""
+def _parameters_among(names: Sequence[str], target: Any) -> Collection[str]:
+    """The names that the target has as parameters, with its other parameters.
+
+    If the target accepts any argument, or its parameters are not known, all of the given names.
+    """
     path = str(target)
     # If the target's module is not imported yet, only its text is read. A target that does not
     # exist is reported later.

@@ -71,7 +71,7 @@ SETTING_WORDS: Mapping[str, str] = {
     "store": "a loader has a store of its own; store@loader.store=<option> picks another",
     "workers": "did you mean num_workers?",
     "num_worker": "did you mean num_workers?",
-    "threads": "did you mean torch_threads, or loader.num_threads?",
+    "threads": "did you mean torch_threads, or loader.num_threads of loader=fastloop?",
     "bs": "did you mean batch_size?",
     "batch": "did you mean batch_size?",
     "lr": "did you mean learning_rate?",

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from fastloop.config.catalogue import option_values, without_requirements
-from fastloop.config.messages import ConfigError, format_value
+from fastloop.config.messages import ConfigError
+from fastloop.config.value_messages import format_value
 from fastloop.core.similar_names import closest_name, suggest
 from fastloop.core.user_code import (
     OFFERED_TO_MODEL,

@@ -1,7 +1,7 @@
-"""The numbers of the batch that a thread makes, and of the batch that it has received last.
+"""CurrentBatch, which tells for each thread on which batch of a loader it works.
 
-Loaders and hooks set these numbers. The event log and the probes, which record the work of loaders,
-read them.
+A thread that makes a batch sets the batch's number before it reads the samples. The event log and
+the probes, which record the work of loaders, note this number with each piece of work.
 """
 
 from __future__ import annotations
@@ -15,21 +15,21 @@ UNKNOWN = -1
 
 @dataclass(slots=True)
 class CurrentBatch:
-    """The numbers of the batch that a thread makes, and of the batch that it has received last."""
+    """The batch that a thread makes, and the batch that it has received last from a DataLoader."""
 
     number: int = UNKNOWN
-    """The number of the batch in its pass, from 0 on."""
+    """The number, from 0 on, of the batch that the thread makes, in its pass over the loader."""
     pass_number: int = UNKNOWN
-    """The number of the pass over a loader for which the batch is made."""
+    """The number of that pass."""
     received: int = UNKNOWN
-    """The number of the batch that this thread has received last from a DataLoader."""
+    """The number of the batch that the thread has received last from a DataLoader."""
 
 
 _threads = local()
 
 
 def current_batch() -> CurrentBatch:
-    """The numbers of the calling thread, which may be read or assigned to.
+    """The CurrentBatch of the calling thread, which the caller may change.
 
     All calls in a thread return the same object. A forked process begins with the numbers of its
     parent.

@@ -57,8 +57,9 @@ class SharedBatches(EpochIterator):
             del error
 
     def close(self) -> None:
-        """End the epoch."""
-        self._batches.close()
+        """End the epoch, after a next() that runs in another thread."""
+        with self._lock:
+            self._batches.close()
 
 
 class LaterBatches(EpochIterator, chain):

@@ -1,8 +1,7 @@
 """The class FastLoader: torch's DataLoader with threads that prepare batches ahead of their use.
 
 Each setting is an attribute. A program may assign to a setting between two epochs; the next epoch
-then uses the new value. New values of `source`, `native` and `thread_safe` are used only once the
-source is opened again.
+then uses the new value.
 """
 
 from __future__ import annotations
@@ -61,6 +60,9 @@ read_values = attrgetter(*SETTING_ATTRIBUTES)
 REOPENING_SETTINGS = frozenset(
     (
         *WORKER_SETTINGS,
+        "source",
+        "native",
+        "thread_safe",
         "_num_workers",
         "_num_threads",
         "_prefetch_factor",
@@ -375,7 +377,8 @@ class FastLoader(Generic[T_co]):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
-        self.source = unpack_maps(self.source)
+        # An assignment to `source` would open it here, before the position can be copied.
+        self.__dict__["source"] = unpack_maps(self.source)
         self._reading = self._reading.reopen(self._settings)
 
     def set_epoch(self, epoch: int) -> None:

@@ -189,14 +189,18 @@ class LoaderOrder:
         The RandomSampler is the user's, or the one that DataLoader would make for this order. None
         if it draws no such permutation. See torch_draws.py.
         """
-        generator = self.generator if self.kind is OrderKind.DRAWN else None
+        generator, count = (
+            self.generator if self.kind is OrderKind.DRAWN else None,
+            self.num_samples,
+        )
         if has_leftover(self.sampler):
-            generator = self.sampler.generator  # pyright: ignore
-        # With more samples than MAX_RANDPERM, a user's RandomSampler draws the leftover itself, at
+            # A RandomSampler of the user's may give fewer indices than the source has samples.
+            generator, count = self.sampler.generator, len(self.sampler)  # pyright: ignore
+        # With more indices than MAX_RANDPERM, a user's RandomSampler draws the leftover itself, at
         # its end.
-        if generator is None or self.num_samples > MAX_RANDPERM:
+        if generator is None or count > MAX_RANDPERM:
             return None
-        return Leftover(self.num_samples, generator, self.num_samples // self.rows_per_batch)
+        return Leftover(count, generator, count // self.rows_per_batch)
 
     def __len__(self) -> int:
         """Return the number of batches of an epoch."""
@@ -290,10 +294,10 @@ class LoaderOrder:
         sampler: Any = self.sampler
         if isinstance(sampler, PiecewiseSampler):
             return (check_indices(piece, self.num_samples) for piece in sampler.pieces())
-        if self.draws.leftover:
-            # If the sampler were asked for more than all samples, it would draw the leftover, which
-            # is drawn at its own moment instead.
-            sampler = islice(sampler, self.num_samples)
+        if leftover := self.draws.leftover:
+            # If the sampler were asked for more indices than it has, it would draw the leftover,
+            # which is drawn at its own moment instead.
+            sampler = islice(sampler, leftover.num_samples)
         return sampler_pieces(sampler, self.num_samples, self.rows_per_batch * self.world_size)
 
     def _draw_tables(self, seed: int) -> FeistelPermutation:

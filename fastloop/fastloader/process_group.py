@@ -29,16 +29,19 @@ def group_size() -> int:
 def resolve_rank(rank: int | None, world_size: int | None, sampler: Any) -> tuple[int, int]:
     """Choose (rank, world_size): the given numbers, or else the numbers of the process group.
 
-    Without given numbers, the result is (0, 1), which stands for the whole order, in two cases:
-    there is no group of several processes, or the sampler is or contains a DistributedSampler,
-    which divides the indices among the ranks itself.
-
     rank, world_size: both are numbers, or both are None; LoaderSettings refuses a rank without
-    world_size. sampler: the user's sampler of indices or batches; None: there is none. Raises
-    ValueError unless the rank is an integer from 0 to world_size - 1. Without given numbers, a
-    group of several processes allows a DistributedSampler, and indices in a tensor, an array, a
-    list, a tuple or a range. Any other sampler raises ValueError, too: its indices may or may not
-    be the same in all processes.
+    world_size. sampler: the user's sampler of indices or batches; None: there is none.
+
+    If the numbers are None, the result is
+
+    - (0, 1), the whole order, if there is no group of several processes;
+    - (0, 1) as well if the sampler is or contains a DistributedSampler, which divides the indices
+      among the ranks itself;
+    - the numbers of the group if there is no sampler, or if it is a tensor, an array, a list, a
+      tuple or a range.
+
+    Raises ValueError for any other sampler in a group of several processes, because its indices may
+    differ between processes, and unless the rank is an integer from 0 to world_size - 1.
     """
     if rank is not None and world_size is not None:
         are_whole = isinstance(rank, Integral) and isinstance(world_size, Integral)

@@ -1,6 +1,9 @@
-"""ProcessReading, the processes of a loader that read a map-style Dataset, from epoch to epoch.
+"""ProcessReading, which starts, keeps and ends the processes that read a map-style Dataset.
 
-Processes read a Dataset faster than threads if its code holds the interpreter's lock.
+Processes read a Dataset faster than threads if its code holds the interpreter's lock. An epoch
+takes the processes that the last epoch has left, or starts new ones. A whole epoch leaves its
+processes if they are to persist (`persistent_workers`). An epoch that the loop leaves early ends
+them.
 """
 
 from __future__ import annotations
@@ -20,17 +23,15 @@ from fastloop.fastloader.torch_draws import TORCHS_PREFETCH_FACTOR
 
 @dataclass
 class ProcessReading:
-    """A loader's processes: an epoch starts them, and its end ends them unless they persist.
-
-    Raises ValueError if this system can't start the processes.
-    """
+    """The processes of a loader. Raises ValueError if this system can't start them."""
 
     settings: WorkerProcesses
     in_order: bool
     """True: batches are delivered in the order of the epoch; False: in the order in which
     batches get ready."""
     idle: ReaderPool | None = None
-    """Processes that the last epoch has left for the next epoch; None: it has left no processes."""
+    """The processes that the last epoch has left for the next one; None: it has left none, or an
+    epoch that runs has taken them."""
 
     def __post_init__(self) -> None:
         if os.name == "nt":
@@ -45,9 +46,10 @@ class ProcessReading:
         return self.__dict__ | {"idle": None}
 
     def start(self, source: DatasetSource, groups: Groups, draws: SampleDraws) -> ProcessBatches:
-        """The batches of an epoch; the idle processes make them, or else new processes.
+        """The batches of an epoch, which the idle processes make, or else new ones.
 
-        groups: the indices of the batches, in groups.
+        groups: the indices of the batches, in groups. The iterator of the batches owns the
+        processes until it hands them to `_keep`, or ends them.
         """
         pool = self.idle
         self.idle = None

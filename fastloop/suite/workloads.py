@@ -24,10 +24,11 @@ OF_SCOPE: dict[Scope, tuple[str, ...]] = {
     "full": ("trials=7", "min_window_s=0.3", "seconds=300", "trial_timeout_s=300"),
     "claims": ("trials=20", "min_window_s=0.3", "seconds=120", "trial_timeout_s=300"),
 }
-"""Overrides of the jobs of each scope. `seconds` bounds the rounds of a workload, so that a slow
-machine measures fewer of them. A claim has two rows only: there is time for more rounds, without
-which the noise leaves most claims undecided."""
+"""Overrides of the jobs of each scope. `seconds` limits the rounds of a workload, so that a slow
+machine measures fewer of them. A workload of the scope "claims" has only two rows, so there is time
+for more rounds; with fewer, the noise would leave most claims undecided."""
 NOT_QUICK = "the quick suite leaves this loader out, the whole one measures it"
+"""Reason for a loader that the quick suite leaves out."""
 QUICK_LOADERS = (
     "raw",
     "fastloop",
@@ -70,12 +71,12 @@ class SuiteWorkload:
     overrides: tuple[str, ...]
     """The dataset, its size, and all that defines the work."""
     quick: tuple[str, ...]
-    """Overrides of the quick suite in addition, which make the data smaller."""
+    """Further overrides in the quick suite, which make the data smaller."""
     reads_samples: bool = False
     """True if loaders have to read the dataset's own samples, because a store would not have the
     cost of reading them."""
     per_loader: tuple[tuple[str, str], ...] = ()
-    """(loader, override) without which that loader can't run this workload."""
+    """Pairs (loader, override): the loader can run this workload only with the override."""
     rows: tuple[SuiteRow, ...] = ()
     """The only rows of this workload; empty: every loader with defaults, and the rows of TUNED."""
 

@@ -1,8 +1,9 @@
 """Run the trials of `fastloop.tune`: time a user's own loader in this process with other settings.
 
 `LoopTrials.measure` is one trial. If epochs are long, a trial reads only the first part of an
-epoch, for about `LoopTrials.epoch_s` seconds. `LoopTrials.look`, which comes before the trials,
-reads such a part with the present loader. The data of other configurations is compared with it.
+epoch, for about `LoopTrials.epoch_s` seconds. `LoopTrials.read_present`, which comes before the
+trials, reads such a part with the present loader. The data of other configurations is compared with
+it.
 """
 
 from __future__ import annotations
@@ -16,20 +17,16 @@ from typing import Any
 
 import torch
 
-from fastloop.core.device_time import synchronize
 from fastloop.core.machine_load import LoadWatch
-from fastloop.core.spans import now_ns, seconds_between
-from fastloop.core.time_limits import Deadline, deadline_after
+from fastloop.core.time_limits import deadline_after
 from fastloop.core.types import Epochs, Invalid, Tree
 from fastloop.core.user_code import error_line
 from fastloop.data.digest import (
     Digest,
     describe_difference,
     epoch_hashes,
-    leaves_of,
     reference_digest,
 )
-from fastloop.explain.explained_job import FEWEST_BATCHES
 from fastloop.sweep.loader_timer import (
     LoaderLike,
     LoaderTimer,
@@ -37,150 +34,19 @@ from fastloop.sweep.loader_timer import (
     first_batches,
     warm_timer,
 )
-from fastloop.trial.window import row_counter
+from fastloop.tune.part_reader import EpochPart, PartReader
 from fastloop.tune.race_time import (
     EPOCH_S,
     TRIALS_OF_CONFIRMED_RACE,
+    check_loop_budget,
     longest_epoch_s,
 )
 
 THREADS_SETTING = "torch_threads"
 """A setting that need not be an argument of the loader: torch's threads in this process."""
-MOST_LOOK_S = 8.0
-"""Reading a part of an epoch ends after this many seconds, so that the first look at the present
-loader soon refuses a budget that is too small."""
 MOST_BEHIND = 2.0
 """If a configuration takes more than this many times as long as the present one while it warms up,
 the trial reads no further: the time of the warm-up is the trial's cost."""
-BUDGET_MARGIN = 1.25
-"""A budget that an error proposes is this many times the need, which is only an estimate."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class EpochPart:
-    """The part of an epoch that was read, from its first sample on."""
-
-    samples: int
-    batches: int
-    is_whole: bool
-    """True for a whole epoch."""
-    seconds: float
-    """Seconds of reading it, with the start and the end of the iterator."""
-    fixed_s: float
-    """The part of `seconds` that does not grow with an epoch: iter() and the end of the iterator,
-    with the start and the end of workers."""
-
-    def epoch_s(self, samples: float) -> float:
-        """Seconds of an epoch with this many samples.
-
-        If their number is infinite, which means unknown: seconds of one sample, without fixed_s.
-        """
-        read_s = self.seconds - self.fixed_s
-        if math.isinf(samples):
-            return read_s / self.samples
-        return self.fixed_s + read_s * samples / self.samples
-
-    def cut(self, epochs: Epochs) -> Epochs:
-        """The epochs, each cut to the number of batches of this part."""
-        return epochs if self.is_whole else first_batches(epochs, self.batches)
-
-
-@dataclass(frozen=True, kw_only=True)
-class PartReader:
-    """Reads parts of epochs, with a step on each batch."""
-
-    step: Callable[[Tree], Any]
-    """Called with each batch."""
-    device: torch.device
-    epoch_s: float
-    """Approximate seconds that a part takes."""
-    counts_batches: bool = False
-    """True: a batch counts as one sample, because batches without tensors have no length."""
-    deadline: Deadline = field(default_factory=Deadline)
-    """The time after which no further batch is read."""
-
-    def read(self, epochs: Epochs) -> EpochPart:
-        """Read the part of an epoch that takes about epoch_s, with at least FEWEST_BATCHES batches.
-
-        Reading ends after MOST_LOOK_S seconds, even with fewer batches. A fast loader reads more in
-        epoch_s than a slow one. Raises Invalid after the deadline, and if there is no sample.
-        """
-        samples = 0
-        batches = 0
-        is_whole = True
-        count: Callable[[Any], int] = _count_as_one
-        start_ns = now_ns()
-        iterator = iter(epochs(0))
-        first_ns = last_ns = now_ns()
-        for batch in iterator:
-            if self.deadline.is_over:
-                raise Invalid("it was stopped: it takes longer than there was time left")
-            if not batches and not self.counts_batches:
-                leaves_of(batch)
-                count = row_counter(batch)
-            samples += count(batch)
-            batches += 1
-            self.step(batch)
-            last_ns = now_ns()
-            spent_s = seconds_between(first_ns, last_ns)
-            is_enough = spent_s >= self.epoch_s and batches >= FEWEST_BATCHES
-            if is_enough or spent_s >= MOST_LOOK_S:
-                is_whole = False
-                break
-        # Without its last reference, the iterator ends workers that don't persist.
-        del iterator
-        synchronize(self.device)
-        stop_ns = now_ns()
-        if not samples:
-            raise Invalid("it yields nothing")
-        fixed_ns = stop_ns - start_ns - (last_ns - first_ns)
-        return EpochPart(
-            samples=samples,
-            batches=batches,
-            is_whole=is_whole,
-            seconds=seconds_between(start_ns, stop_ns),
-            fixed_s=fixed_ns / 1e9,
-        )
-
-
-def _count_as_one(_: Any) -> int:
-    """The samples of a batch of unknown length."""
-    return 1
-
-
-class SmallBudgetError(ValueError):
-    """The budget has no time for the shortest race."""
-
-    def __init__(self, budget_s: float, needed_s: float) -> None:
-        self.needed_s = needed_s
-        self.allowed_s = math.ceil(BUDGET_MARGIN * needed_s)
-        needed = f"comparing yours with one other takes about {needed_s:.1f} s"
-        super().__init__(
-            f"budget_s={budget_s:g} is too short: {needed}; allowed: from {self.allowed_s}"
-        )
-
-
-def check_budget(
-    part: EpochPart,
-    budget_s: float,
-    min_window_s: float,
-    fewest_trials: int = TRIALS_OF_CONFIRMED_RACE,
-) -> None:
-    """Raise SmallBudgetError if the budget has no time for a race of `fewest_trials` trials."""
-    needed_s = least_race_s(part, min_window_s, fewest_trials)
-    if needed_s > budget_s:
-        raise SmallBudgetError(budget_s, needed_s)
-
-
-def least_race_s(part: EpochPart, min_window_s: float, fewest_trials: int) -> float:
-    """Approximate seconds of the shortest race, which has `fewest_trials` trials."""
-    # A trial of a cut epoch reads the part three times: to warm up, to compare data and to take the
-    # time. A trial of a whole epoch reads it up to five times, and repeats it until the timed
-    # window is long enough.
-    trial_s = 5 * part.seconds + min_window_s if part.is_whole else 3 * part.seconds
-    # Before the trials, the first look reads the part once, and twice more to compare the data of
-    # the present loader between two epochs.
-    return fewest_trials * trial_s + 3 * part.seconds
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -217,8 +83,8 @@ class LoopTrials:
     """True: batches may be of any kind; only their number is compared."""
     fewest_trials: int = TRIALS_OF_CONFIRMED_RACE
     """Number of trials for which the budget must have time; a smaller budget is refused."""
-    yours: PresentEpoch = field(init=False)
-    """The findings of `look`, which comes before the trials."""
+    present_epoch: PresentEpoch = field(init=False)
+    """The result of `read_present`, which comes before the trials."""
     checked: set[str] = field(default_factory=set)
     """Names of the configurations for which the data has been compared."""
     reasons: dict[str, str] = field(default_factory=dict)
@@ -227,7 +93,7 @@ class LoopTrials:
     """Records the load by other programs during the trials."""
 
     @property
-    def present(self) -> str:
+    def present_name(self) -> str:
         """Name of the present configuration."""
         return next(iter(self.settings))
 
@@ -241,31 +107,31 @@ class LoopTrials:
     def notes(self) -> tuple[str, ...]:
         """Sentences on the data that the trials read, and on the data that was compared."""
         notes = []
-        if not self.yours.part.is_whole:
+        if not self.present_epoch.part.is_whole:
             cut = f"Trials read the first part of an epoch, for about {self.epoch_s:.1f} s"
-            whole = f"whole epochs of {self.yours.whole_samples:,.0f} samples, by that part"
-            is_known = not math.isinf(self.yours.whole_samples)
+            whole = f"whole epochs of {self.present_epoch.whole_samples:,.0f} samples, by that part"
+            is_known = not math.isinf(self.present_epoch.whole_samples)
             notes.append(f"{cut}; times are those of {whole if is_known else 'a sample'}.")
-        if self.same_data and self.yours.reference is None:
+        if self.same_data and self.present_epoch.reference is None:
             reason = "two epochs of the present loader begin with other samples"
             notes.append(f"Only the numbers of samples were compared: {reason}.")
         return tuple(notes)
 
-    def look(self) -> None:
-        """Take a first look at the present loader: read a part of an epoch, and digest its data.
+    def read_present(self) -> None:
+        """Read a part of an epoch with the present loader, and digest its data.
 
         Raises SmallBudgetError if the budget is too small for a race, and any exception of the
         loader.
         """
-        with self._open(self.present) as epochs:
+        with self._open(self.present_name) as epochs:
             part = self._reader().read(epochs)
-            check_budget(part, self.budget_s, self.min_window_s, self.fewest_trials)
-            self.yours = PresentEpoch(
+            check_loop_budget(part, self.budget_s, self.min_window_s, self.fewest_trials)
+            self.present_epoch = PresentEpoch(
                 part=part,
                 whole_samples=_count_samples(epochs, part),
                 reference=_find_reference(part.cut(epochs)) if self.same_data else None,
             )
-        self.checked.add(self.present)
+        self.checked.add(self.present_name)
 
     def measure(self, name: str, _number: int, room: float) -> float | None:
         """Measure a configuration; returns the seconds of an epoch, or None if it can't be run.
@@ -275,14 +141,14 @@ class LoopTrials:
         trial, such as comparing data, has no limit.
         """
         # A trial of the present settings has no limit: the others are compared with it.
-        reader = self._reader(None if name == self.present else room * self.budget_s)
+        reader = self._reader(None if name == self.present_name else room * self.budget_s)
         try:
             with self._open(name) as epochs:
                 return self._time(name, epochs, reader)
         except Exception as error:
             # The user's loader may raise anything for settings that it does not support. An error
             # with the present settings ends tuning: nothing could be compared with them.
-            if name == self.present:
+            if name == self.present_name:
                 raise
             self.reasons[name] = error_line(error)
             return None
@@ -315,12 +181,12 @@ class LoopTrials:
         """
         # This read also warms the loader up.
         first = reader.read(epochs)
-        whole_samples = self.yours.whole_samples
+        whole_samples = self.present_epoch.whole_samples
         if name not in self.checked:
-            yours_s = self.yours.part.epoch_s(whole_samples)
+            present_s = self.present_epoch.part.epoch_s(whole_samples)
             seconds = first.epoch_s(whole_samples)
             # If a configuration is this slow while it warms up, its exact time does not matter.
-            if seconds > MOST_BEHIND * yours_s and first.seconds >= self.min_window_s:
+            if seconds > MOST_BEHIND * present_s and first.seconds >= self.min_window_s:
                 return seconds
             self._check(epochs, first)
             self.checked.add(name)
@@ -338,7 +204,7 @@ class LoopTrials:
 
     def _check(self, epochs: Epochs, part: EpochPart) -> None:
         """Raise Invalid if the loader delivers other data than the present configuration."""
-        present, reference = self.yours.part, self.yours.reference
+        present, reference = self.present_epoch.part, self.present_epoch.reference
         if present.is_whole and part.is_whole and part.samples != present.samples:
             counts = f"{part.samples:,} samples an epoch, not {present.samples:,}"
             raise Invalid(f"other data than the present settings: {counts}")

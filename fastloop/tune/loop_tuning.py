@@ -194,12 +194,12 @@ def race_loaders(
     None: equal costs, because no model predicts the user's own loader.
     """
     settings = trials.settings
-    present = trials.settings[trials.present]
+    present = trials.settings[trials.present_name]
     changes = [_find_changes(each, present) for each in settings.values()]
     predicted = [1.0 if expected is None else expected[name] for name in settings]
     surrogate = Surrogate(names=[*settings], changes=changes, predicted=predicted)
     begin_step("a first look")
-    trials.look()
+    trials.read_present()
 
     def measure(name: str, number: int, room: float) -> float | None:
         begin_step(name)

@@ -1,21 +1,25 @@
-"""Estimate the time that a race takes, to tune within a short budget.
+"""Estimate the time that a race takes, so that tuning keeps to a short budget.
 
-The estimates decide whether a budget is refused, to which length epochs are cut, and which larger
-budget is proposed. They are about the shortest race that confirms a gain, in which the present
-configuration and one other run.
+The estimate is that of the shortest race that confirms a gain: the present configuration runs
+against a single other one. A budget without time for this race is refused, and a larger one is
+proposed. If the race would take too long with whole epochs, its epochs are cut.
 """
 
 from __future__ import annotations
 
 import math
+from typing import TYPE_CHECKING
 
 from fastloop.core.types import UsageError
 from fastloop.tune.budget import ENDING_S, PASSES_AFTER_RACE, Spending, TuneBudget
 from fastloop.tune.race import FEWEST_CONFIRMING
 
+if TYPE_CHECKING:
+    from fastloop.tune.part_reader import EpochPart
+
 SHORT_S = 120.0
-"""A budget of fewer seconds is short: it has no time for a large space, nor for the measurements of
-the model, which take about half a minute."""
+"""A budget of fewer seconds is short: there is no time to try many settings, nor to measure the
+input of the model that predicts them, which takes about half a minute."""
 TRIALS_OF_CONFIRMED_RACE = 2 + 2 * FEWEST_CONFIRMING + PASSES_AFTER_RACE
 """Number of trials of the shortest race that confirms a gain: one of the present configuration, one
 of another, and the trials of both that confirm the gain. The passes after them count as trials."""
@@ -27,16 +31,18 @@ EPOCH_S = 2.0
 """Epochs of a race that take more seconds than this are cut to about this length (setting
 `batches`)."""
 SHARE_OF_TWO = 0.7
-"""Share of the time after the pilot that a race of two configurations may take. Epochs are cut to a
-length with which it takes no more."""
+"""Share of the time left for the race that the shortest race may take. Epochs are cut so that it
+takes no more."""
 STEP_S = 10
-"""A proposed budget is a multiple of this, in seconds."""
+"""A proposed budget is a multiple of this number of seconds."""
 MARGIN_OF_FORECAST = 1.2
 """A proposed budget is this many times the time that was forecast from a few samples."""
 PLANNING_S = 4.0
 """Minimum seconds for preparing a job's data and timing its batches, in their own processes."""
 LEAST_TRIAL_S = 1.0
 """Minimum seconds of a trial, in its own process."""
+BUDGET_MARGIN = 1.25
+"""A budget that an error proposes is this many times the need, which is only an estimate."""
 
 
 def is_short(budget: TuneBudget) -> bool:
@@ -47,8 +53,7 @@ def is_short(budget: TuneBudget) -> bool:
 def check_least_time(spending: Spending) -> None:
     """Raise UsageError if the budget has no time for a race of two with the shortest trials.
 
-    This is checked before anything is measured. A race that has begun does as much as it has time
-    for.
+    This check comes before all measurements. A race that has begun uses the time that there is.
     """
     budget_s = spending.budget.seconds
     least_s = spending.seconds_used + PLANNING_S + race_of_two_s(LEAST_TRIAL_S)
@@ -90,20 +95,59 @@ def longest_epoch_s(left_s: float, start_s: float = TRIAL_S) -> float:
 
 
 def name_budget_of_share(seconds: float, share: float) -> str:
-    """The `budget=` to propose for a task that may take only a share of the budget.
+    """The `budget=` to propose if a task needs `seconds`, and may take only a share of the budget.
 
-    seconds: time of the task; a margin of 20 % is added. share: the share, from 0 to 1.
+    A margin of 20 % is added. share: the share, from 0 to 1.
     """
     return f"budget={math.ceil(MARGIN_OF_FORECAST * seconds / share / STEP_S) * STEP_S}s"
 
 
 def name_larger_budget(budget: TuneBudget, spent_s: float, trial_s: float) -> str:
-    """The `budget=` with which a race that had no time to confirm a gain can continue.
+    """The `budget=` to propose if a race had no time to confirm a gain.
 
-    Words instead, if the budget is not a time. spent_s: seconds spent so far. trial_s: seconds of a
-    trial.
+    If the budget is a number of trials, the result is "a larger budget". spent_s: seconds spent so
+    far. trial_s: seconds of a trial.
     """
     if budget.seconds is None:
         return "a larger budget"
     # The proposal is twice the estimated need, because the estimate is rough.
     return f"budget={math.ceil((spent_s + 2 * race_of_two_s(trial_s)) / STEP_S) * STEP_S}s"
+
+
+class SmallBudgetError(ValueError):
+    """The budget has no time for the shortest race."""
+
+    def __init__(self, budget_s: float, needed_s: float) -> None:
+        self.needed_s = needed_s
+        self.allowed_s = math.ceil(BUDGET_MARGIN * needed_s)
+        needed = f"comparing yours with one other takes about {needed_s:.1f} s"
+        super().__init__(
+            f"budget_s={budget_s:g} is too short: {needed}; allowed: from {self.allowed_s}"
+        )
+
+
+def check_loop_budget(
+    part: EpochPart,
+    budget_s: float,
+    min_window_s: float,
+    fewest_trials: int = TRIALS_OF_CONFIRMED_RACE,
+) -> None:
+    """Raise SmallBudgetError if the budget has no time for the race of `loop_race_s`."""
+    needed_s = loop_race_s(part, min_window_s, fewest_trials)
+    if needed_s > budget_s:
+        raise SmallBudgetError(budget_s, needed_s)
+
+
+def loop_race_s(part: EpochPart, min_window_s: float, fewest_trials: int) -> float:
+    """Approximate seconds of the shortest race of loaders, which has `fewest_trials` trials.
+
+    part: the part that the present loader has read. min_window_s: minimum seconds of the timed part
+    of a trial with whole epochs.
+    """
+    # A trial of a cut epoch reads the part three times: to warm up, to compare data and to take the
+    # time. A trial of a whole epoch reads it up to five times, and repeats it until the timed
+    # window is long enough.
+    trial_s = 5 * part.seconds + min_window_s if part.is_whole else 3 * part.seconds
+    # Before the trials, the present loader reads the part once, and twice more to compare its data
+    # between two epochs.
+    return fewest_trials * trial_s + 3 * part.seconds

@@ -47,7 +47,7 @@ def check_rest(spending: Spending, findings: ScriptFindings, loop: LoopFindings)
     if again_s < spending.remaining_s:
         return
     # These modules import torch, which nothing else in the command needs.
-    from fastloop.tune.loop_trials import BUDGET_MARGIN
+    from fastloop.tune.race_time import BUDGET_MARGIN
     from fastloop.tune.script_race import forecast_race_s
 
     # Other loops may run before the one that is raced, so their time counts, too.

@@ -28,8 +28,10 @@ from fastloop.fastloader.loader_tuning import MAX_WAITING_THREADS
 from fastloop.trial.job_settings import MIN_WINDOW_S
 from fastloop.tune.budget import Spending, TuneBudget
 from fastloop.tune.expected_cost import divide_waits
-from fastloop.tune.loop_trials import EpochPart, LoopTrials, SmallBudgetError, least_race_s
+from fastloop.tune.loop_trials import LoopTrials
 from fastloop.tune.loop_tuning import race_loaders
+from fastloop.tune.part_reader import EpochPart
+from fastloop.tune.race_time import SmallBudgetError, loop_race_s
 from fastloop.tune.script_plan import ScriptOutcome, ScriptPlan
 
 if TYPE_CHECKING:
@@ -95,7 +97,7 @@ def forecast_race_s(found: LoopFindings) -> float:
         seconds=start_s + FEWEST_BATCHES * found.seconds / found.batches,
         fixed_s=start_s,
     )
-    return least_race_s(part, MIN_WINDOW_S, TRIALS_OF_UNCONFIRMED_RACE)
+    return loop_race_s(part, MIN_WINDOW_S, TRIALS_OF_UNCONFIRMED_RACE)
 
 
 def expect_costs(settings: Mapping[str, Mapping[str, Any]], pass_s: float) -> dict[str, float]:

@@ -215,7 +215,7 @@ def run_script_race(
     called with the name of each configuration when a trial of it begins.
 
     Raises UsageError, with the last line that the script has printed, if the script ends, or has to
-    be killed, before its loop asks for a batch.
+    be killed, before the race has an outcome.
     """
     plan = ScriptPlan(
         place=loop.facts["place"],
@@ -238,7 +238,12 @@ def run_script_race(
     if outcome := read_outcome(folder):
         return outcome
     # run_again has killed a script that still ran when _follow returned.
-    how = "had not reached" if status == -signal.SIGKILL else "ended before"
+    is_killed = status == -signal.SIGKILL
+    # The file names the configuration that is measured, so it exists once the race has begun.
+    if (folder / STEP_FILE).exists():
+        how = "was still measuring" if is_killed else "ended while it measured"
+    else:
+        how = "had not reached" if is_killed else "ended before"
     last = read_last_line(output)
     raise UsageError(f"the script's second run {how} the loop at {plan.place}: {last}")
 

@@ -45,6 +45,7 @@ def begin_run(folder, use, call="DataLoader", made_at=None):
     return ScriptRunner([str(path)], cast("Any", found), 12, folder)
 
 
+@pytest.mark.heavy
 def test_script_gets_the_fastloader_with_the_same_samples(tmp_path):
     plain = begin_run(tmp_path, NAMED.format("DataLoader"))
     digests = plain.rerun_hashed(AS_IS, 120.0).digests

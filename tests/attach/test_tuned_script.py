@@ -24,8 +24,9 @@ from fastloop.explain.attach.findings import LoopFindings, ScriptFindings
 from fastloop.explain.attach.loop_what_ifs import LoopWhatIf
 from fastloop.explain.change import Change
 from fastloop.tune.budget import Spending, TuneBudget, most_ending_s
-from fastloop.tune.loop_trials import EpochPart, SmallBudgetError, check_budget
+from fastloop.tune.part_reader import EpochPart
 from fastloop.tune.race import YOURS
+from fastloop.tune.race_time import SmallBudgetError, check_loop_budget
 from fastloop.tune.script_budget import check_outcome, check_rest, look_s
 from fastloop.tune.script_plan import ScriptOutcome, ScriptPlan
 from fastloop.tune.script_process import RaceProbe
@@ -68,6 +69,26 @@ if os.path.exists("ran"):
     raise RuntimeError("it ran before")
 open("ran", "w").close()
 for batch in DataLoader([1.0, 2.0, 3.0], batch_size=1):
+    batch.sum()
+"""
+DYING = """\
+import os
+import time
+from torch.utils.data import DataLoader, Dataset
+
+class Numbers(Dataset):
+    def __len__(self):
+        return 200
+
+    def __getitem__(self, index):
+        time.sleep(1e-3)
+        if RAN and time.monotonic() > BEGUN_S + 6:
+            os._exit(3)
+        return index
+
+RAN, BEGUN_S = os.path.exists("ran"), time.monotonic()
+open("ran", "w").close()
+for batch in DataLoader(Numbers(), batch_size=10):
     batch.sum()
 """
 HEAVY = """\
@@ -140,6 +161,7 @@ def test_loader_of_a_derived_class_with_batches_of_any_kind_is_tuned(tmp_path):
         ("import torch\n", "it ended before a batch of a DataLoader was seen"),
         (FAILING, "it failed (exit status 1) before a batch of a DataLoader was seen"),
         (ENDING, "second run ended before the loop at train.py:6: RuntimeError: it ran before"),
+        (DYING, "second run ended while it measured the loop at train.py:17"),
     ],
 )
 @pytest.mark.heavy
@@ -363,7 +385,7 @@ def run_with(budget_s: float, setup_s: float, loop: KnownLoop) -> None:
     in_race = spending_of(budget_s, seconds + setup_s)
     part = EpochPart(samples=4, batches=4, is_whole=False, seconds=4 * loop.batch_s, fixed_s=0.0)
     try:
-        check_budget(part, in_race.remaining_s, 0.3, TRIALS_OF_UNCONFIRMED_RACE)
+        check_loop_budget(part, in_race.remaining_s, 0.3, TRIALS_OF_UNCONFIRMED_RACE)
     except SmallBudgetError as error:
         check_outcome(in_race, ScriptOutcome(needed_s=error.allowed_s))
 

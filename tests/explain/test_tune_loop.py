@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader
 import fastloop
 from fastloop.core import time_limits
 from fastloop.trial import window
-from fastloop.tune import budget, loop_trials, loop_tuning
+from fastloop.tune import budget, loop_trials, loop_tuning, part_reader
 
 
 class SimulatedLoaders:
@@ -35,7 +35,7 @@ class SimulatedLoaders:
 
 
 def simulate(monkeypatch, loaders: SimulatedLoaders) -> None:
-    for module in (time_limits, window, budget, loop_trials):
+    for module in (time_limits, window, budget, part_reader):
         monkeypatch.setattr(module, "now_ns", lambda: loaders.ns)
 
 

@@ -73,6 +73,7 @@ class DrawnAtOnce(DrawnAsAsked):
 SAMPLERS = {
     "random": lambda count, g: RandomSampler(range(count), generator=g),
     "part": lambda count, g: RandomSampler(range(count), num_samples=count // 2 + 1, generator=g),
+    "first half": lambda count, g: RandomSampler(range(-(-count // 2)), generator=g),
     "twice": lambda count, g: RandomSampler(range(count), num_samples=2 * count, generator=g),
     "replaced": lambda count, g: RandomSampler(
         range(count), replacement=True, num_samples=count + 40, generator=g

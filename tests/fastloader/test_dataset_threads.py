@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import fork_server
@@ -93,6 +94,34 @@ def test_dataset_is_read_by_one_thread_unless_it_is_thread_safe():
     shared = FastLoader(dataset, 4, num_threads=3, thread_safe=True)
     assert len(list(shared)) == 50
     assert dataset.overlaps > 0
+
+
+class Held(Dataset):
+    """A Dataset with samples that can be read once `gate` is set."""
+
+    def __init__(self) -> None:
+        self.asked, self.gate = threading.Event(), threading.Event()
+
+    def __len__(self) -> int:
+        return 8
+
+    def __getitem__(self, index: int) -> int:
+        self.asked.set()
+        self.gate.wait()
+        return index
+
+
+@pytest.mark.parametrize("num_threads", [0, 2])
+def test_epoch_is_closed_after_the_next_of_another_thread(num_threads):
+    dataset = Held()
+    batches = iter(FastLoader(dataset, 4, num_threads=num_threads, thread_safe=True))
+    with ThreadPoolExecutor(1) as other:
+        batch = other.submit(next, batches)
+        assert dataset.asked.wait(60)
+        threading.Timer(0.2, dataset.gate.set).start()
+        batches.close()
+        assert batch.result().tolist() == [0, 1, 2, 3]
+    assert list(batches) == []
 
 
 def test_each_of_several_threads_has_a_copy_of_the_dataset():

@@ -217,6 +217,7 @@ def test_loader_accepts_samplers_and_batch_samplers_of_torch():
         ("world_size", 3),
         ("generator", torch.Generator().manual_seed(1)),
         ("transform", lambda batch: (batch[0] + 1, batch[1])),
+        ("source", numbered_rows(60)),
     ],
 )
 def test_settings_may_be_assigned_between_epochs(name, value):
@@ -224,7 +225,7 @@ def test_settings_may_be_assigned_between_epochs(name, value):
     loader = FastLoader(numbered_rows(100), **settings)
     assert len(list(loader)) == 7
     setattr(loader, name, value)
-    expected = FastLoader(numbered_rows(100), **settings | {name: value})
+    expected = FastLoader(**{"source": numbered_rows(100)} | settings | {name: value})
     expected.set_epoch(1)
     batches = [torch.cat(leaves) for leaves in zip(*loader, strict=True)]
     if name == "generator":

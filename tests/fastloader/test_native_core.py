@@ -17,6 +17,7 @@ from fastloop.fastloader.columns import array, convert, windows
 from fastloop.fastloader.columns.array import array_column
 from fastloop.fastloader.columns.native_rows import gather_into, open_column
 from fastloop.fastloader.feistel import random_permutation
+from fastloop.fastloader.load_native_core import load_core
 from fastloop.fastloader.native_order import (
     FeistelOrder,
     SeededOrder,
@@ -341,7 +342,7 @@ def test_memory_that_does_not_fit_is_refused():
     with pytest.raises(ValueError, match="outs: 0, allowed is one for each column"):
         gather_into([column], np.arange(100), [])
     with pytest.raises(ValueError, match="rows end at byte 1212, behind their buffer"):
-        type(column)(**array_column(rows).native_rows() | {"num_rows": 101})
+        array_column(rows).native_rows()._replace(num_rows=101).open(load_core())
     with pytest.raises(ValueError, match="columns of one length are allowed, got 99 rows"):
         stream_of((rows, torch.arange(99)), np.arange(9), 3)
 

@@ -13,6 +13,12 @@ def test_what_was_removed_meanwhile_has_no_size(tmp_path):
     assert describe_item(gone, now_s=5.0) == Item(path=gone, mib=0.0, age_s=0.0)
 
 
+def test_what_was_changed_before_the_clock_was_set_back_is_new(tmp_path):
+    file = tmp_path / "file"
+    file.touch()
+    assert describe_item(file, now_s=0.0).age_s == 0.0
+
+
 def test_a_folder_has_the_size_of_its_files_and_not_of_linked_ones(tmp_path):
     folder, other = tmp_path / "folder", tmp_path / "other"
     for each in (folder / "inner", other):

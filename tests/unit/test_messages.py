@@ -6,7 +6,8 @@ import pytest
 from hydra.errors import MissingConfigException
 
 from fastloop.config.compose import compose_all, compose_job
-from fastloop.config.messages import LISTED, usage_message
+from fastloop.config.messages import usage_message
+from fastloop.config.value_messages import LISTED
 
 
 def message_of(*overrides: str) -> str:

@@ -276,6 +276,7 @@ def test_the_schema_files_are_those_of_the_classes():
     assert result_io.SCHEMA_FILE.read_text() == result_io.schema_text(), "`make docs` writes it"
 
 
+@pytest.mark.heavy
 def test_loaders_that_read_samples_are_those_that_declare_it():
     loaders = {name: compose_job(f"loader={name}").loader for name in options_of("loader")}
     declaring = {

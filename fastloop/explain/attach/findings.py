@@ -32,7 +32,7 @@ class LoopFindings:
 
     name: str
     facts: dict[str, Any]
-    """The loader's settings, as recorded."""
+    """The recorded facts about the DataLoader, see loader_facts.py."""
     passes: int
     loaders: int
     """Number of DataLoaders that were iterated over: equal to `passes` if each pass has its own."""

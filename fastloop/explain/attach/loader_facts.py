@@ -1,4 +1,8 @@
-"""Describe a script's DataLoader by the facts from which its loops are explained."""
+"""Describe a script's DataLoader by the facts from which its loops are explained.
+
+The facts are a dictionary, which the script's process writes as JSON. docs/attach-files.md says for
+each name what its value means, in the table of `loops[].facts`.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +37,7 @@ def name_loader(loader: DataLoader[Any]) -> dict[str, Any]:
 def describe_loader(
     loader: DataLoader[Any], count: Callable[[DataLoader[Any]], int | None] | None = None
 ) -> dict[str, Any]:
-    """Facts about a DataLoader: its settings, its dataset.
+    """The facts about a DataLoader: its settings, its dataset, and its process.
 
     count: finds the length of the dataset; None: count_samples does.
     """

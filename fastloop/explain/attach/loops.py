@@ -70,7 +70,7 @@ class Loop:
     """All passes, in all processes, at one place over DataLoaders that have equal LOOP_FACTS."""
 
     facts: dict[str, Any]
-    """The recorded facts about the DataLoader."""
+    """The recorded facts about the DataLoader, see loader_facts.py."""
     passes: tuple[LoaderPass, ...]
     waits_ns: np.ndarray
     """int64 (batches, WAIT_PARTS): the wait for each batch, by part. The excess of a pass's first

@@ -7,16 +7,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 Loss = tuple[int, float]
-"""Number of the loop's batches so far at a call of backward(), and the value on which it was
-called."""
+"""A call of backward(): the number of batches that the loop has received before the call, and the
+value on which backward() is called."""
 OPPOSITE = 2.0
-"""The greatest difference there is, as of a value and its negative."""
+"""The greatest possible difference of two values, relative to the greater one: that of a value and
+its negative."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class LossComparison:
-    """The values on which a script calls backward() in its first pass, with a change and without
-    it."""
+    """The comparison of a script's losses with a change to its losses without the change.
+
+    The losses are the values on which the script calls backward() in its first pass.
+    """
 
     same: bool | None = None
     """True: the losses are equal to the last digit. None: this is not known, or there is no
@@ -24,9 +27,10 @@ class LossComparison:
     count: int = 0
     """Number of calls that were compared."""
     difference: float | None = None
-    """The greatest difference, as a share of the greater value of the two; None: not compared."""
+    """The greatest difference of two losses, as a share of the greater one of them; None: no losses
+    were compared."""
     from_batch: int | None = None
-    """The loop's batch at which the losses begin to differ, counted from 1; None: they don't."""
+    """The first batch, counted from 1, with another loss; None: no loss differs."""
     not_compared: str = ""
     """The reason why it is not known whether the losses are the same."""
 
@@ -34,10 +38,10 @@ class LossComparison:
 def compare_losses(
     first: Sequence[Loss], again: Sequence[Loss], changed: Sequence[Loss]
 ) -> LossComparison:
-    """The losses with a change beside those without.
+    """Compare the losses of a run with a change with those of two runs without it.
 
-    first, again: those of two runs of the script as it is; if these differ, nothing is said of the
-    change. changed: those of a run with the change.
+    first, again: the losses of two runs of the script as it is. If they differ from each other, the
+    change is not judged. changed: the losses of a run with the change.
 
     >>> compare_losses([(1, 0.5)], [(1, 0.5)], [(1, 0.4)]).from_batch
     1
@@ -48,7 +52,7 @@ def compare_losses(
     if len(first) != len(again):
         counts = f"{len(first)} times in one run, {len(again)} in another"
         return LossComparison(not_compared=f"without it backward() is called {counts}")
-    # There is no fixed seed, or the order of sums is left to chance, as on some devices.
+    # The script sets no seed, or its device adds numbers in an order that is left to chance.
     if any(_find_differences(first, again)):
         return LossComparison(not_compared="the script has other losses in each run")
     if len(first) != len(changed):

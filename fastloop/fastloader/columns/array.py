@@ -13,7 +13,7 @@ import torch
 
 from fastloop.fastloader.columns.column import SampleSpec
 from fastloop.fastloader.columns.mapped_file import FileRegion, MappedFile, find_file, region_of
-from fastloop.fastloader.columns.native_rows import describe_rows, fill_rows
+from fastloop.fastloader.columns.native_rows import NativeRows, fill_rows, has_native_form
 
 
 @dataclass(frozen=True)
@@ -48,9 +48,19 @@ class ArrayColumn:
             # would write every batch to a temporary copy first.
             self.flat.take(indices, axis=0, out=out, mode="clip")
 
-    def native_rows(self) -> dict[str, Any] | None:
-        """The arguments of the native core's `Column`; None if the core can't copy the rows."""
-        return describe_rows(self.flat, len(self.flat), self.spec, file=self.file)
+    def native_rows(self) -> NativeRows | None:
+        """The rows for the native core; None if it can't copy them."""
+        if not has_native_form(self.flat, self.spec):
+            return None
+        nbytes = self.spec.nbytes
+        return NativeRows(
+            memory=self.flat,
+            num_rows=len(self.flat),
+            spec=self.spec,
+            source_nbytes=nbytes,
+            stride=nbytes,
+            file=self.file,
+        )
 
     def __reduce__(self) -> tuple[Callable[..., ArrayColumn], tuple[Any, ...]]:
         """Pickle the place of mapped rows in their file; pickle all other rows whole."""

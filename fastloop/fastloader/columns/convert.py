@@ -10,14 +10,20 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import torch
 
 from fastloop.fastloader.columns.array import ArrayColumn, array_column
 from fastloop.fastloader.columns.column import SampleSpec
-from fastloop.fastloader.columns.native_rows import SOURCE_TYPES, describe_rows, fill_rows
+from fastloop.fastloader.columns.native_rows import (
+    SOURCE_TYPES,
+    Conversion,
+    NativeRows,
+    fill_rows,
+    has_native_form,
+)
 
 NATIVE_TARGETS = torch.float32, torch.bfloat16, torch.float16
 """The dtypes to which the native core converts; torch converts to others."""
@@ -54,14 +60,13 @@ class ConvertedColumn:
             rows = rows.movedim(-1, 1)
         _convert_rows(rows, self.factor, self.offset, self.spec.view_tensor(out))
 
-    def native_rows(self) -> dict[str, Any] | None:
-        """The arguments of the native core's `Column`; None if the core can't convert the rows."""
+    def native_rows(self) -> NativeRows | None:
+        """The rows for the native core; None if it can't convert them."""
         rows = self.rows
         spec = self.spec
         if spec.dtype not in NATIVE_TARGETS or rows.spec.dtype not in SOURCE_TYPES:
             return None
-        arguments = describe_rows(rows.flat, len(rows), spec, rows.spec.nbytes, file=rows.file)
-        if arguments is None:
+        if not has_native_form(rows.flat, spec):
             return None
         channels, pixels = math.prod(spec.shape[:1]), math.prod(spec.shape[1:])
         # If each channel has a single item, both layouts are the same. The core is faster if they
@@ -69,12 +74,25 @@ class ConvertedColumn:
         is_vector = pixels == 1
         is_last = is_vector or self.source_layout == "HWC"
         becomes_last = is_vector or spec.channels_last
-        return arguments | {
-            "types": (SOURCE_TYPES[rows.spec.dtype], SOURCE_TYPES[spec.dtype]),
-            "layout": (channels, pixels, int(is_last), int(becomes_last), len(self.factor)),
-            "factor": self.factor.numpy(),
-            "offset": self.offset.numpy(),
-        }
+        conversion = Conversion(
+            source=rows.spec.dtype,
+            target=spec.dtype,
+            channels=channels,
+            pixels=pixels,
+            is_last=is_last,
+            becomes_last=becomes_last,
+            factor=self.factor.numpy(),
+            offset=self.offset.numpy(),
+        )
+        return NativeRows(
+            memory=rows.flat,
+            num_rows=len(rows),
+            spec=spec,
+            source_nbytes=rows.spec.nbytes,
+            stride=rows.spec.nbytes,
+            conversion=conversion,
+            file=rows.file,
+        )
 
 
 def converted(  # noqa: PLR0913 - the parameters have torch's and torchvision's own names

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -26,7 +26,9 @@ SOURCE_TYPES = {
     torch.float32: 10,
     torch.float64: 11,
 }
-"""The core's numbers of the types that it converts; 0 stands for bytes that it copies."""
+"""The core's numbers of the types that it converts."""
+COPIED = 0
+"""The core's number of the type of rows that are copied as they are."""
 SIGNED, UNSIGNED, FLOAT, BFLOAT, COMPLEX, BOOL = 0, 1, 2, 4, 5, 6
 """DLPack's codes for kinds of numbers."""
 DLPACK_CODES = {
@@ -38,14 +40,107 @@ DLPACK_CODES = {
     **dict.fromkeys([torch.complex64, torch.complex128], COMPLEX),
 }
 """Dtype of the tensors that the core delivers -> DLPack's code."""
+NO_NUMBERS = np.empty(0, np.float32)
+
+
+class Conversion(NamedTuple):
+    """The conversion of a stored row's items to the items of a delivered row."""
+
+    source: torch.dtype
+    """Dtype of the stored items, one of SOURCE_TYPES."""
+    target: torch.dtype
+    """Dtype of the delivered items, one of SOURCE_TYPES."""
+    channels: int
+    pixels: int
+    """Number of items in each channel."""
+    is_last: bool = False
+    """True if the channels are the last dimension of a stored row; False: the first."""
+    becomes_last: bool = False
+    """True if the channels are the last dimension of a delivered row; False: the first."""
+    factor: np.ndarray = NO_NUMBERS
+    """float32 numbers by which items are multiplied, one for all channels or one for each; none:
+    integers keep their values."""
+    offset: np.ndarray = NO_NUMBERS
+    """The numbers to add, as many as in `factor`."""
+
+
+# A named tuple is made twice as fast as a frozen dataclass, and Python's engine makes one for each
+# batch.
+class NativeRows(NamedTuple):
+    """Rows in memory, as the native core's `Column` takes them."""
+
+    memory: np.ndarray
+    """C-contiguous memory that holds all rows."""
+    num_rows: int
+    spec: SampleSpec
+    """Dtype and shape of the delivered samples."""
+    source_nbytes: int
+    """Bytes of a stored row."""
+    stride: int
+    """Bytes from the start of one row to the start of the next, or from one of the `positions` to
+    the next. Rows may overlap."""
+    begin: int = 0
+    """The byte of `memory` at which row 0 begins, or position 0."""
+    positions: int = 0
+    """Number of places at which rows may begin; each row begins at a random one, which depends on
+    its number and `seed`. 0: one row begins after the other."""
+    seed: int = 0
+    """A number of 64 bits."""
+    conversion: Conversion | None = None
+    """The conversion of each row; None: the bytes are copied."""
+    file: MappedFile | None = None
+    """The file that the memory is mapped from; None for rows that no file holds."""
+
+    def open(self, core: Any) -> Any:
+        """The core's `Column` of these rows; raises ValueError if a row ends behind the memory.
+
+        core: the module of the native core.
+        """
+        return core.Column(
+            rows=self.memory,
+            num_rows=self.num_rows,
+            stride=self.stride,
+            nbytes=(self.source_nbytes, self.spec.nbytes),
+            begin=self.begin,
+            positions=self.positions,
+            seed=self.seed,
+            **_conversion_arguments(self.conversion),
+            dtype=(DLPACK_CODES[self.spec.dtype], 8 * self.spec.dtype.itemsize),
+            shape=tuple(self.spec.shape),
+            strides=_strides(self.spec),
+            file=None if self.file is None else self.file.native,
+        )
+
+
+def _conversion_arguments(conversion: Conversion | None) -> dict[str, Any]:
+    """The arguments of the core's `Column` that describe a conversion."""
+    if conversion is None:
+        return {
+            "types": (COPIED, COPIED),
+            "layout": (0, 0, 0, 0, 0),
+            "factor": b"",
+            "offset": b"",
+        }
+    return {
+        "types": (SOURCE_TYPES[conversion.source], SOURCE_TYPES[conversion.target]),
+        "layout": (
+            conversion.channels,
+            conversion.pixels,
+            int(conversion.is_last),
+            int(conversion.becomes_last),
+            len(conversion.factor),
+        ),
+        "factor": conversion.factor,
+        "offset": conversion.offset,
+    }
 
 
 @runtime_checkable
 class NativeColumn(Protocol):
     """A column that may describe its rows for the native core."""
 
-    def native_rows(self) -> dict[str, Any] | None:
-        """The arguments of the core's `Column`; None if only Python can make these rows."""
+    def native_rows(self) -> NativeRows | None:
+        """The rows for the native core; None if only Python can make them."""
         ...
 
 
@@ -54,8 +149,8 @@ def open_column(column: Any) -> Any | None:
     core = load_core()
     if core is None or not isinstance(column, NativeColumn):
         return None
-    arguments = column.native_rows()
-    return None if arguments is None else core.Column(**arguments)
+    rows = column.native_rows()
+    return None if rows is None else rows.open(core)
 
 
 def fill_rows(column: Any, indices: np.ndarray, out: np.ndarray) -> bool:
@@ -85,41 +180,13 @@ def gather_into(
     core.gather_into(tuple(columns), np.ascontiguousarray(indices), tuple(outs), num_threads)
 
 
-def describe_rows(
-    memory: np.ndarray,
-    num_rows: int,
-    spec: SampleSpec,
-    source_nbytes: int | None = None,
-    *,
-    file: MappedFile | None,
-) -> dict[str, Any] | None:
-    """The arguments of a core's `Column` that copies rows of contiguous memory.
+def has_native_form(memory: np.ndarray, spec: SampleSpec) -> bool:
+    """True if the core can deliver samples of this dtype and shape from this memory.
 
-    file: the file that the memory is mapped from, if any.
-
-    Returns None for types that DLPack lacks, and for memory that is not contiguous.
+    It delivers types that DLPack has, from contiguous memory.
     """
     # The core has room for 16 dimensions, and the batch itself takes one of them.
-    if spec.dtype not in DLPACK_CODES or not memory.flags.c_contiguous or len(spec.shape) > 15:
-        return None
-    source_nbytes = spec.nbytes if source_nbytes is None else source_nbytes
-    return {
-        "rows": memory,
-        "num_rows": num_rows,
-        "stride": source_nbytes,
-        "nbytes": (source_nbytes, spec.nbytes),
-        "begin": 0,
-        "positions": 0,
-        "seed": 0,
-        "types": (0, 0),
-        "layout": (0, 0, 0, 0, 0),
-        "factor": b"",
-        "offset": b"",
-        "dtype": (DLPACK_CODES[spec.dtype], 8 * spec.dtype.itemsize),
-        "shape": tuple(spec.shape),
-        "strides": _strides(spec),
-        "file": None if file is None else file.native,
-    }
+    return spec.dtype in DLPACK_CODES and memory.flags.c_contiguous and len(spec.shape) <= 15
 
 
 def _strides(spec: SampleSpec) -> tuple[int, ...]:

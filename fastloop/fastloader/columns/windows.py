@@ -14,7 +14,13 @@ from fastloop.core.seeds import random_bits
 from fastloop.fastloader.columns.array import array_column
 from fastloop.fastloader.columns.column import SampleSpec
 from fastloop.fastloader.columns.mapped_file import find_file, pack_maps, unpack_maps
-from fastloop.fastloader.columns.native_rows import SOURCE_TYPES, describe_rows, fill_rows
+from fastloop.fastloader.columns.native_rows import (
+    SOURCE_TYPES,
+    Conversion,
+    NativeRows,
+    fill_rows,
+    has_native_form,
+)
 
 INTEGERS = set(SOURCE_TYPES) - {torch.bool, torch.float16, torch.bfloat16}
 INTEGERS -= {torch.float32, torch.float64}
@@ -106,31 +112,37 @@ class Windows:
             # copy_ converts the windows as it copies them, to the same bits as the native core.
             self.spec.view_tensor(out).copy_(torch.from_numpy(windows))
 
-    def native_rows(self) -> dict[str, Any] | None:
-        """The arguments of the native core's column; None for types that it does not convert."""
+    def native_rows(self) -> NativeRows | None:
+        """The windows for the native core; None for types that it does not convert."""
         array = self._array()
         spec = self.spec
-        stored = array_column(self.tokens[:1]).spec.dtype
-        itemsize = array.itemsize
-        nbytes = self.length * itemsize
-        arguments = describe_rows(array, len(self), spec, nbytes, file=find_file(array))
-        # The core converts integers to int32 and int64 only. torch does all other conversions.
-        is_converted = spec.dtype != stored
-        is_widened = stored in INTEGERS and spec.dtype in (torch.int32, torch.int64)
-        if arguments is None or (is_converted and not is_widened):
+        if not has_native_form(array, spec):
             return None
-        if is_converted:
-            arguments["types"] = SOURCE_TYPES[stored], SOURCE_TYPES[spec.dtype]
-            arguments["layout"] = 1, self.length, 0, 0, 0
+        stored = array_column(self.tokens[:1]).spec.dtype
+        conversion = None
+        if spec.dtype != stored:
+            # The core converts integers to int32 and int64 only. torch does all other conversions.
+            if stored not in INTEGERS or spec.dtype not in (torch.int32, torch.int64):
+                return None
+            conversion = Conversion(
+                source=stored, target=spec.dtype, channels=1, pixels=self.length
+            )
         # Windows at random positions may begin at any token, regular ones at multiples of the
         # stride.
         stride = 1 if self.count else self.stride or self.length
-        return arguments | {
-            "begin": self.first * itemsize,
-            "stride": stride * itemsize,
-            "positions": self._num_positions if self.count else 0,
-            "seed": self.seed % 2**64,
-        }
+        itemsize = array.itemsize
+        return NativeRows(
+            memory=array,
+            num_rows=len(self),
+            spec=spec,
+            source_nbytes=self.length * itemsize,
+            stride=stride * itemsize,
+            begin=self.first * itemsize,
+            positions=self._num_positions if self.count else 0,
+            seed=self.seed % 2**64,
+            conversion=conversion,
+            file=find_file(array),
+        )
 
     def _array(self) -> np.ndarray:
         return self.tokens.numpy() if isinstance(self.tokens, torch.Tensor) else self.tokens
