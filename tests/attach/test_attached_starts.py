@@ -32,6 +32,7 @@ def test_epochs_over_a_kept_iterator_are_passes(tmp_path):
 
 
 @pytest.mark.heavy
+@pytest.mark.alone
 def test_loops_over_one_loader_at_two_places_are_two(tmp_path):
     process, findings = attach(SCRIPTS / "one_loader.py", "alone", "workers", cwd=tmp_path)
     assert process.returncode == 0, process.stderr

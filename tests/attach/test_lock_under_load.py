@@ -16,13 +16,15 @@ LOCK = "the interpreter's lock"
 SECOND = 10**9
 
 
-def loop_of(cpu: float, delay: float, runnable: float, other_cores: float) -> Loop:
+def loop_of(
+    cpu: float, delay: float, runnable: float, other_cores: float, switches: int = 250
+) -> Loop:
     """A second of a loop whose Dataset computes in four threads of Python.
 
     cpu, delay: CPU time, and waits for cores, of all its threads. runnable: time in which each of
-    the four could run; it gives up its core 250 times.
+    the four could run. switches: how often it gives up its core.
     """
-    threads = [[int(runnable * SECOND), 250]] * 4
+    threads = [[int(runnable * SECOND), switches]] * 4
     counters = {
         "cpu_ns": int(cpu * SECOND),
         "delay_ns": int(delay * SECOND),
@@ -62,6 +64,10 @@ def find_causes(loop: Loop) -> tuple[Cause, ...]:
         (loop_of(0.74, 1.14, 0.43, 1.3), [None]),
         (loop_of(0.79, 1.27, 0.47, 1.2), [None]),
         (loop_of(1.9, 0.02, 0.48, 0.0), []),
+        # Measured in a pool of threads with tasks of 0.8 ms, and in threads that wait for messages
+        # of each other.
+        (loop_of(1.02, 0.3, 0.28, 0.0, switches=650), [True]),
+        (loop_of(0.93, 0.02, 0.25, 0.0, switches=2500), []),
     ],
 )
 def test_lock_is_told_or_said_to_be_hidden_by_the_load(loop, is_found):

@@ -15,10 +15,11 @@ process together use at most MOST_HELD_CORES. The lock alone would make both num
 are for work that needs no lock, and for inexact readings."""
 LEAST_RUNNABLE_SHARE = 0.15
 """A thread can share the lock only if it could run for at least this share of the time."""
-SHORTEST_NS, LONGEST_NS = 5e5, 2e7
+SHORTEST_NS, LONGEST_NS = 3e5, 2e7
 """Range of the mean time, in nanoseconds, for which a thread that shares the lock could run between
-two switches. Python makes a thread give up the lock after 5 ms (sys.getswitchinterval). A thread
-that waits for messages switches far more often."""
+two switches. Python makes a thread give up the lock after 5 ms (sys.getswitchinterval), and tasks
+of 0.8 ms in a pool of four threads give 0.4 to 0.9 ms. A thread that waits for messages switches
+more often, every 0.03 to 0.3 ms."""
 MOST_STARVED_SHARE, LEAST_STARVING_SHARE = 0.5, 0.5
 """A thread is starved of the lock if it could run for at most MOST_STARVED_SHARE of the time, while
 another thread could run for at least LEAST_STARVING_SHARE of the time."""
