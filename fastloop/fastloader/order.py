@@ -189,10 +189,8 @@ class LoaderOrder:
         The RandomSampler is the user's, or the one that DataLoader would make for this order. None
         if it draws no such permutation. See torch_draws.py.
         """
-        generator, count = (
-            self.generator if self.kind is OrderKind.DRAWN else None,
-            self.num_samples,
-        )
+        generator = self.generator if self.kind is OrderKind.DRAWN else None
+        count = self.num_samples
         if has_leftover(self.sampler):
             # A RandomSampler of the user's may give fewer indices than the source has samples.
             generator, count = self.sampler.generator, len(self.sampler)  # pyright: ignore

@@ -1,7 +1,7 @@
 """Describe a script's DataLoader by the facts from which its loops are explained.
 
-The facts are a dictionary, which the script's process writes as JSON. docs/attach-files.md says for
-each name what its value means, in the table of `loops[].facts`.
+The facts are a dictionary, which the script's process writes as JSON. docs/attach-files.md
+describes the value of each name, in the table of `loops[].facts`.
 """
 
 from __future__ import annotations
