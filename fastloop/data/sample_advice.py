@@ -38,7 +38,7 @@ def advise(error: BadData, dataset: Dataset) -> str:
         return f"{name}: {line}; {alike}"
     ragged = "" if is_declared is None else "dataset.ragged=true "
     pad = f"{ragged}collate=pad benchmark=traversal pads them to the longest of each batch"
-    return f"{name}: {line}; {pad}; {alike}"
+    return f"{name}: {line}; {pad}; {alike}, of one length in all batches"
 
 
 def _add_size_remedy(line: str, dataset: Dataset) -> str:
